@@ -1,0 +1,52 @@
+/**
+ * @file compare.h
+ * @brief Is this tensor the right one?  A NaN, an infinity, an unwritten element or an empty comparison never passes.
+ *
+ *     error = |x - y|_F / |y|_F          row error = |x_r - y_r| / max(|y_r|, |y|_F / sqrt(rows))
+ *
+ * passes when error <= bound and every row error <= 10 bound.  The row norm's floor keeps rows that are nearly zero (a
+ * gradient of a token that nothing depends on) from dividing by nothing.
+ *
+ * Read before: dtype.h.
+ */
+#ifndef DKV_COMPARE_H
+#define DKV_COMPARE_H
+
+#include "common/dtype.h"
+
+DKV_BEGIN_C
+
+/** The verdict on one tensor. */
+typedef struct dkv_comparison {
+  double error;            /**< relative Frobenius error; infinity when something is not finite where the answer is */
+  double row_error;        /**< largest row error */
+  double bound;            /**< the bound that was asked for */
+  int64_t elements;        /**< compared */
+  int64_t not_finite;      /**< elements that are NaN or infinite in x, or in y (an answer must be finite) */
+  int64_t worst_row;       /**< row of the largest row error, or of the first non-finite element; -1 if none */
+  int64_t worst_index;     /**< index inside that row of the largest difference; -1 if none */
+  double worst_got;        /**< x there */
+  double worst_want;       /**< y there */
+  bool passed;             /**< the verdict; false when elements == 0 */
+} dkv_comparison;
+
+/**
+ * Compares x with the answer y.
+ * @param[out] out     overwritten
+ * @param[in]  x       [rows][width] of type x_dtype: what was computed
+ * @param[in]  x_dtype f32, bf16, f16 or f64
+ * @param[in]  y       [rows][width] of type y_dtype: the answer
+ * @param[in]  y_dtype likewise
+ * @param[in]  rows    rows
+ * @param[in]  width   elements of a row
+ * @param[in]  bound   relative error allowed, > 0
+ * @return DKV_OK (also when the verdict is no); DKV_ERR_NULL; DKV_ERR_RANGE; DKV_ERR_UNSUPPORTED
+ */
+dkv_status dkv_compare(dkv_comparison *out, const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y_dtype,
+                       int64_t rows, int64_t width, double bound);
+
+/** Error bound of design section 4: f32 2e-6 / 5e-6, bf16 3e-3 / 3.5e-3, f16 4e-4 / 5e-4, f64 1e-12 / 1e-12. */
+double dkv_error_bound(dkv_dtype dtype, bool gradient);
+
+DKV_END_C
+#endif
