@@ -16,7 +16,7 @@
  * so that eight rows of one chunk column touch all 32 banks once.  TMA writes this order (128-byte swizzle) when the panel
  * starts on a 1024-byte boundary.
  *
- * Read before: common/dtype.h.  Read next: wgmma.cuh.
+ * Read before: common/dtype.h.  Read next: mbarrier.cuh, tma.cuh, wgmma.cuh.
  */
 #ifndef DKV_FRAGMENT_CUH
 #define DKV_FRAGMENT_CUH
@@ -25,9 +25,18 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+/** Elements of a panel row, and its bytes. */
+#define DKV_PANEL 64
+#define DKV_PANEL_ROW_BYTES 128
+
+/** 32-bit shared-memory address of a generic pointer, as PTX wants it. */
+__device__ __forceinline__ uint32_t dkv_shared_address(const void *pointer) {
+  return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
 /** Byte offset of element (row, column) in a panel, column 0..63. */
 __device__ __forceinline__ uint32_t dkv_panel_offset(uint32_t row, uint32_t column) {
-  return row * 128 + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
+  return row * DKV_PANEL_ROW_BYTES + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
 }
 
 /** Row of accumulator register i of thread t of a warpgroup. */

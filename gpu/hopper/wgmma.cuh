@@ -13,9 +13,9 @@
  *
  * Ordering: dkv_wgmma_fence() before the first product of a group and after touching any of its registers;
  * dkv_wgmma_commit() closes a group; dkv_wgmma_wait<n>() waits until at most n groups are pending (they finish in order).
- * Shared memory written by ordinary stores needs dkv_fence_async() (mbarrier.cuh) in each writer and then a barrier.
+ * Shared memory written by ordinary stores needs dkv_fence_async_proxy() in each writer and then a barrier.
  *
- * Read before: mbarrier.cuh, tma.cuh, fragment.cuh.  Read next: gpu/attention/fwd_7_hopper.cu.
+ * Read before: fragment.cuh, mbarrier.cuh, tma.cuh.  Read next: gpu/attention/fwd_7_hopper.cu.
  */
 #ifndef DKV_WGMMA_CUH
 #define DKV_WGMMA_CUH
@@ -61,6 +61,27 @@ template <int n> __device__ __forceinline__ void dkv_pin(float (&registers)[n]) 
 template <int n> __device__ __forceinline__ void dkv_pin(uint32_t (&registers)[n]) {
 #pragma unroll
   for (int i = 0; i < n; i++) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
+/** Orders this thread's ordinary shared-memory stores before later reads by wgmma and TMA. A barrier must follow. */
+__device__ __forceinline__ void dkv_fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/** Gives up (dec) or takes (inc) registers, n a multiple of 8, executed by a whole warpgroup. */
+template <int n> __device__ __forceinline__ void dkv_registers_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n> __device__ __forceinline__ void dkv_registers_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+/** Named barrier 1..15 (0 is __syncthreads): waits until `threads` threads have synced or arrived. */
+__device__ __forceinline__ void dkv_named_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/** Counts this thread in without waiting. */
+__device__ __forceinline__ void dkv_named_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /* The instruction, once per N and type. Placeholders: accumulators first, then A, B, scale-d, transposes. */
