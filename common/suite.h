@@ -1,15 +1,15 @@
 /**
  * @file suite.h
- * @brief The laws that every attention kernel must obey, as plain functions: the tests and `dualkv check` run the same ones.
+ * @brief The laws that every attention kernel must obey, as plain functions: tests and `dualkv check` run the same ones.
  *
- * A law is a claim about the function, not about an implementation: packed equals fold(replicated), permuted responses give
- * permuted outputs, huge values in a sibling change nothing, ...  The suite runs each law over each kernel of a backend, each
- * storage type that the kernel takes and a table of small shapes, and calls back one line per law, kernel and type.  A line
- * that failed says on which shape and seed, in which tensor, row and index.
+ * A law is a claim about the function, not about an implementation: packed equals fold(replicated), permuted responses
+ * give permuted outputs, huge values in a sibling change nothing, ...  The suite runs each law over each kernel of a
+ * backend, each storage type that the kernel takes and a table of small shapes, and calls back one line per law, kernel
+ * and type.  A line that failed says on which shape and seed, in which tensor, row and index.
  *
  * Every run inside the suite, whatever the law, also demands that all outputs were written (they start as NaN), that no
- * result is NaN or infinite, and that guard zones around every buffer are untouched (they hold NaN, so reading past the last
- * row poisons the result).
+ * result is NaN or infinite, and that guard zones around every buffer are untouched (they hold NaN, so reading past the
+ * last row poisons the result).
  *
  * A kernel that is not available on this machine gives one skipped line with the reason; a suite in which nothing ran fails.
  *
@@ -42,7 +42,11 @@ typedef struct dkv_suite_line {
   const char *text;         /**< FAILED: shape, seed, what was wrong; SKIPPED: why; PASSED: "" */
 } dkv_suite_line;
 
-/** Called once per line, on the thread that called dkv_suite_run. @param[in] context the caller's. @param[in] line the line. */
+/**
+ * Called once per line, on the thread that called dkv_suite_run.
+ * @param[in] context the caller's
+ * @param[in] line    the line
+ */
 typedef void (*dkv_suite_callback)(void *context, const dkv_suite_line *line);
 
 /** A law: its name and its claim in one sentence. */
