@@ -2,8 +2,8 @@
  * @file problem.h
  * @brief One whole attention problem in host memory: layout, shapes, inputs, and the answers when they are known.
  *
- * This is what a case file holds (q, k, v, do, segment_parent, segment_length, and o, lse, dq, dk, dv in f64; metadata "scale"
- * and "name"), what the random generator makes, and what dkv_execute runs.
+ * This is what a case file holds (q, k, v, do, segment_parent, segment_length, and o, lse, dq, dk, dv in f64; metadata
+ * "scale" and "name"), what the random generator makes, and what dkv_execute runs.
  *
  * Read before: attention.h, safetensors.h.  Read next: execute.h.
  */
@@ -11,6 +11,7 @@
 #define DKV_PROBLEM_H
 
 #include "common/attention.h"
+#include "common/safetensors.h"
 
 DKV_BEGIN_C
 
@@ -65,11 +66,21 @@ dkv_status dkv_problem_random(dkv_problem *out, const dkv_layout *layout, const 
 /**
  * Reads a case file.
  * @param[out] out  overwritten; zeroed on failure
- * @param[in]  path safetensors file; q, k, v, segment_parent, segment_length required, the rest optional
- * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO; DKV_ERR_FORMAT; DKV_ERR_SHAPE; DKV_ERR_RANGE (a NaN or an infinity in an input or an
- *         answer: tensor, row and index named); DKV_ERR_LAYOUT; DKV_ERR_NOMEM
+ * @param[in]  path safetensors file; q, k, v (one float type), segment_parent, segment_length (i32 or i64) and metadata
+ *                  "scale" required; do and the answers o, lse, dq, dk, dv (any float type, kept in f64) optional
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO; DKV_ERR_FORMAT; DKV_ERR_SHAPE; DKV_ERR_RANGE (a NaN or an infinity in an
+ *         input or an answer: tensor, row and index named); DKV_ERR_LAYOUT; DKV_ERR_UNSUPPORTED; DKV_ERR_NOMEM
  */
 dkv_status dkv_problem_load(dkv_problem *out, const char *path);
+
+/**
+ * The same from an open file.
+ * @param[out] out  overwritten; zeroed on failure
+ * @param[in]  file an open safetensors file; not needed any more afterwards
+ * @param[in]  name what sentences call it
+ * @return as dkv_problem_load, without DKV_ERR_IO
+ */
+dkv_status dkv_problem_parse(dkv_problem *out, const dkv_safetensors *file, const char *name);
 
 /**
  * Writes a case file, answers included when present, atomically.
@@ -81,8 +92,28 @@ dkv_status dkv_problem_load(dkv_problem *out, const char *path);
 dkv_status dkv_problem_save(const dkv_problem *problem, const char *path, const char *name);
 
 /**
- * The same problem in another input type: inputs are rounded, answers dropped (they belong to the unrounded inputs) unless the
- * type stays.
+ * Reads results of a problem that somebody computed: o, lse, dq, dk, dv of any float type, widened to f64 (exact).
+ * Values are not judged: NaN and infinities are kept, for dkv_compare to find.
+ * @param[out] out     overwritten; zeroed on failure
+ * @param[in]  problem whose results they are: its shape is demanded
+ * @param[in]  path    safetensors file with at least one of the five; other tensors are ignored
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO; DKV_ERR_FORMAT; DKV_ERR_SHAPE; DKV_ERR_NOMEM
+ */
+dkv_status dkv_results_load(dkv_results *out, const dkv_problem *problem, const char *path);
+
+/**
+ * Writes results, those that are present, atomically.
+ * @param[in] results the results
+ * @param[in] problem whose results they are
+ * @param[in] path    where
+ * @param[in] name    metadata "name"
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO; DKV_ERR_NOMEM
+ */
+dkv_status dkv_results_save(const dkv_results *results, const dkv_problem *problem, const char *path, const char *name);
+
+/**
+ * The same problem in another input type: inputs are rounded, answers dropped (they belong to the unrounded inputs)
+ * unless the type stays.
  * @param[out] out   overwritten; zeroed on failure
  * @param[in]  from  the problem
  * @param[in]  dtype f32, bf16, f16 or f64

@@ -1,6 +1,6 @@
 /**
  * @file suite.h
- * @brief The laws that every attention kernel must obey, as plain functions: tests and `dualkv check` run the same ones.
+ * @brief The laws that every attention kernel must obey, as plain functions: tests and `dualkv check` run the same.
  *
  * A law is a claim about the function, not about an implementation: packed equals fold(replicated), permuted responses
  * give permuted outputs, huge values in a sibling change nothing, ...  The suite runs each law over each kernel of a
@@ -11,7 +11,8 @@
  * result is NaN or infinite, and that guard zones around every buffer are untouched (they hold NaN, so reading past the
  * last row poisons the result).
  *
- * A kernel that is not available on this machine gives one skipped line with the reason; a suite in which nothing ran fails.
+ * A kernel that is not available on this machine gives one skipped line with the reason; a suite in which nothing ran
+ * fails.
  *
  * Read before: backend.h, execute.h.  Read next: common/suite/laws_forward.c.
  */
