@@ -20,7 +20,8 @@ endif
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla $(WERROR)
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -I. -fPIC -fopenmp -march=$(MARCH) $(WARN) $(CFLAGS)
-LIBS := -lopenblas -lcjson -lm -ldl
+# OpenBLAS is not linked: cpu/blas.c opens it at run time, after it has chosen kernels that fit the CPU.
+LIBS := -lcjson -lm -ldl -pthread
 
 # --- what there is to build: new folders are picked up by themselves ------------------------------------------------
 LIB_SRC := $(wildcard common/*.c common/*/*.c cpu/*.c cpu/*/*.c)
