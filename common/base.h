@@ -37,7 +37,7 @@
 #define DKV_END_C
 #endif
 
-/** Offset of row `row`, head `head` in a row-major [T][heads][dim] tensor, in elements: 64-bit, since T*H*D passes 2^31. */
+/** Offset of row `row`, head `head` in a row-major [T][heads][dim] tensor, in elements: T*H*D passes 2^31. */
 DKV_HD static inline int64_t dkv_offset(int64_t row, int64_t head, int64_t heads, int64_t dim) {
   return (row * heads + head) * dim;
 }

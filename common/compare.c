@@ -2,8 +2,8 @@
  * @file compare.c
  * @brief Three passes over two tensors: is everything finite and how large is the answer; the norms; the rows.
  *
- * Every verdict is written so that a NaN fails it: `error <= bound`, never `!(error > bound)`.  Values are divided by the
- * answer's largest magnitude before they are squared, so that neither 1e200 nor 1e-200 leaves the range of double.
+ * Every verdict is written so that a NaN fails it: `error <= bound`, never `!(error > bound)`.  Values are divided by
+ * the answer's largest magnitude before they are squared, so that neither 1e200 nor 1e-200 leaves the range of double.
  *
  * Read before: compare.h.  Read next: tests/test_compare.c.
  */
@@ -92,8 +92,8 @@ static void measure(dkv_comparison *out, const struct pair *p) {
 dkv_status dkv_compare(dkv_comparison *out, const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y_dtype,
                        int64_t rows, int64_t width, double bound) {
   DKV_REQUIRE(out != NULL, DKV_ERR_NULL, "dkv_compare: out must not be NULL");
-  *out = (dkv_comparison){.error = (double)INFINITY, .row_error = (double)INFINITY, .bound = bound,
-                          .worst_row = -1, .worst_index = -1};
+  *out = (dkv_comparison){
+      .error = (double)INFINITY, .row_error = (double)INFINITY, .bound = bound, .worst_row = -1, .worst_index = -1};
   DKV_REQUIRE(is_float(x_dtype) && is_float(y_dtype), DKV_ERR_UNSUPPORTED,
               "dkv_compare: %s with %s; only f32, bf16, f16 and f64 are compared", dkv_dtype_name(x_dtype),
               dkv_dtype_name(y_dtype));

@@ -18,16 +18,16 @@ DKV_BEGIN_C
 
 /** The verdict on one tensor. */
 typedef struct dkv_comparison {
-  double error;            /**< relative Frobenius error; infinity when something is not finite where the answer is */
-  double row_error;        /**< largest row error */
-  double bound;            /**< the bound that was asked for */
-  int64_t elements;        /**< compared */
-  int64_t not_finite;      /**< elements that are NaN or infinite in x, or in y (an answer must be finite) */
-  int64_t worst_row;       /**< row of the largest row error, or of the first non-finite element; -1 if none */
-  int64_t worst_index;     /**< index inside that row of the largest difference; -1 if none */
-  double worst_got;        /**< x there */
-  double worst_want;       /**< y there */
-  bool passed;             /**< the verdict; false when elements == 0 */
+  double error;        /**< relative Frobenius error; infinity when something is not finite where the answer is */
+  double row_error;    /**< largest row error */
+  double bound;        /**< the bound that was asked for */
+  int64_t elements;    /**< compared */
+  int64_t not_finite;  /**< elements that are NaN or infinite in x, or in y (an answer must be finite) */
+  int64_t worst_row;   /**< row of the largest row error, or of the first non-finite element; -1 if none */
+  int64_t worst_index; /**< index inside that row of the largest difference; -1 if none */
+  double worst_got;    /**< x there */
+  double worst_want;   /**< y there */
+  bool passed;         /**< the verdict; false when elements == 0 */
 } dkv_comparison;
 
 /**
@@ -40,12 +40,18 @@ typedef struct dkv_comparison {
  * @param[in]  rows    rows
  * @param[in]  width   elements of a row
  * @param[in]  bound   relative error allowed, > 0
- * @return DKV_OK (also when the verdict is no); DKV_ERR_NULL; DKV_ERR_RANGE; DKV_ERR_UNSUPPORTED
+ * @return DKV_OK (also when the verdict is no); DKV_ERR_NULL; DKV_ERR_RANGE (a negative size, a bound that is not
+ *         finite and > 0); DKV_ERR_UNSUPPORTED (an integer type)
  */
 dkv_status dkv_compare(dkv_comparison *out, const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y_dtype,
                        int64_t rows, int64_t width, double bound);
 
-/** Error bound of design section 4: f32 2e-6 / 5e-6, bf16 3e-3 / 3.5e-3, f16 4e-4 / 5e-4, f64 1e-12 / 1e-12. */
+/**
+ * Error bound that kernels are held to: f32 2e-6 / 5e-6, bf16 3e-3 / 3.5e-3, f16 4e-4 / 5e-4, f64 1e-12 / 1e-12.
+ * @param[in] dtype    storage type
+ * @param[in] gradient false: a forward result; true: a gradient
+ * @return the bound; 0, which dkv_compare refuses, for an integer type
+ */
 double dkv_error_bound(dkv_dtype dtype, bool gradient);
 
 DKV_END_C

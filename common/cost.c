@@ -2,8 +2,9 @@
  * @file cost.c
  * @brief Counts what a layout costs and what its replicated twin would, without building the twin.
  *
- * The replicated batch has one copy of the path for every leaf segment.  A path of n rows costs n rows, n (n+1) / 2 pairs,
- * and a prediction for each row below its root that has a row before it; so one walk over the leaves counts everything.
+ * The replicated batch has one copy of the path for every leaf segment.  A path of n rows costs n rows, n (n+1) / 2
+ * pairs, and a prediction for each row below its root that has a row before it; so one walk over the leaves counts
+ * everything.
  *
  * activation_bytes: what one layer of a Qwen3-style decoder keeps for its backward when nothing is recomputed, a row:
  *
@@ -32,8 +33,7 @@ double dkv_cost_rho(double prompt, double responses, double response_length) {
 
 double dkv_cost_pair_ratio(double prompt, double responses, double response_length) {
   double path = prompt + response_length;
-  return ratio(responses * path * path,
-               prompt * prompt + responses * response_length * (2 * prompt + response_length));
+  return ratio(responses * path * path, prompt * prompt + responses * response_length * (2 * prompt + response_length));
 }
 
 /** Rows of the packed layout whose logits are used, each once: the distinct sources of dkv_predictions. */
@@ -69,9 +69,9 @@ static dkv_status count_replicated(dkv_cost *cost, const dkv_layout *layout) {
     if (layout->parent[s] < 0) root_rows = dkv_layout_length(layout, s);
     if (!dkv_layout_is_leaf(layout, s)) continue;
     int64_t path = (int64_t)layout->base[s] + dkv_layout_length(layout, s), pairs = path * (path + 1) / 2;
-    DKV_REQUIRE(cost->pairs <= INT64_MAX - pairs, DKV_ERR_RANGE,
-                "the paths up to segment %d have more than 2^63 - 1 visible pairs when replicated; that cannot be counted",
-                s);
+    DKV_REQUIRE(
+        cost->pairs <= INT64_MAX - pairs, DKV_ERR_RANGE,
+        "the paths up to segment %d have more than 2^63 - 1 visible pairs when replicated; that cannot be counted", s);
     cost->rows += path;
     cost->pairs += pairs;
     cost->predictions += path - root_rows - (root_rows == 0 && path > 0); /* the first row of a path has no source */
@@ -103,9 +103,10 @@ dkv_status dkv_cost_saving(dkv_saving *out, const dkv_layout *layout, const dkv_
   const struct {
     const char *name;
     int32_t value;
-  } sizes[] = {{"layers", shape->layers},         {"width", shape->width},     {"mlp_width", shape->mlp_width},
-               {"vocabulary", shape->vocabulary}, {"heads", shape->heads},     {"kv_heads", shape->kv_heads},
-               {"head_dim", shape->head_dim},     {"element_bytes", shape->element_bytes}};
+  } sizes[] = {{"layers", shape->layers},       {"width", shape->width},
+               {"mlp_width", shape->mlp_width}, {"vocabulary", shape->vocabulary},
+               {"heads", shape->heads},         {"kv_heads", shape->kv_heads},
+               {"head_dim", shape->head_dim},   {"element_bytes", shape->element_bytes}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
     DKV_REQUIRE(sizes[i].value >= 1, DKV_ERR_RANGE, "the model's %s is %d; every size is >= 1", sizes[i].name,
                 sizes[i].value);

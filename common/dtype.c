@@ -3,9 +3,10 @@
  * @brief Conversions between storage types, each with exactly one rounding.
  *
  * Rounding twice is not rounding once.  1 + 2^-8 + 2^-40 in double lies just above the middle between two bf16 values
- * and must go up; rounded to float first it lands on the middle, and ties-to-even sends it down.  So double goes to float
- * "to odd": cut towards zero, and when anything was cut off, set the last bit.  That bit says "a little more than this"
- * to the second rounding, which is then right (float has more than two bits beyond bf16 and f16, subnormals included).
+ * and must go up; rounded to float first it lands on the middle, and ties-to-even sends it down.  So double goes to
+ * float "to odd": cut towards zero, and when anything was cut off, set the last bit.  That bit says "a little more than
+ * this" to the second rounding, which is then right (float has more than two bits beyond bf16 and f16, subnormals
+ * included).
  *
  * Elements are read and written through memcpy, because tensors of a mapped file need not be aligned.
  *

@@ -2,8 +2,8 @@
  * @file dtype.h
  * @brief Storage types and the conversions between them, with the same bits from gcc and nvcc.
  *
- * Kernels store in one of these and accumulate in f32 (the reference: in double).  Rounding is to nearest, ties to even;
- * NaN stays NaN; overflow gives infinity.
+ * Kernels store in one of these and accumulate in f32 (the reference: in double).  Rounding is to nearest, ties to
+ * even; NaN stays NaN; overflow gives infinity.
  *
  * Read before: base.h.
  */
@@ -28,7 +28,12 @@ size_t dkv_dtype_size(dkv_dtype dtype);
 /** Lower-case name, "bf16". @param[in] dtype a type. @return a static string; "?" for an unknown value. */
 const char *dkv_dtype_name(dkv_dtype dtype);
 
-/** Reads a lower-case name. @param[out] out overwritten. @param[in] name e.g. "bf16". @return DKV_OK; DKV_ERR_RANGE. */
+/**
+ * Reads a lower-case name.
+ * @param[out] out  overwritten; untouched on failure
+ * @param[in]  name e.g. "bf16"
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE
+ */
 dkv_status dkv_dtype_parse(dkv_dtype *out, const char *name);
 
 /** The bits of a float. */
@@ -77,18 +82,24 @@ DKV_HD static inline uint16_t dkv_float_to_f16(float x) {
 }
 
 /**
- * Converts n elements from one type to another (f32, bf16, f16, f64 in any combination), through double-free paths: f64 to
- * a 16-bit type rounds once.
+ * Converts n elements from one type to another (f32, bf16, f16, f64 in any combination), each rounded exactly
+ * once: f64 does not pass through f32 on its way to a 16-bit type.  Neither tensor need be aligned.
  * @param[out] out  n elements of type to; must not overlap in
  * @param[in]  to   type of out
  * @param[in]  in   n elements of type from
  * @param[in]  from type of in
- * @param[in]  n    elements
+ * @param[in]  n    elements; nothing is done when n <= 0
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_UNSUPPORTED for an integer type
  */
 dkv_status dkv_convert(void *out, dkv_dtype to, const void *in, dkv_dtype from, int64_t n);
 
-/** One element as a double. @param[in] data a tensor. @param[in] dtype its type. @param[in] i index. @return its value. */
+/**
+ * One element as a double.
+ * @param[in] data  a tensor of any type, aligned or not
+ * @param[in] dtype its type
+ * @param[in] i     index
+ * @return its value (an i64 beyond 2^53 is rounded); NaN for an unknown type
+ */
 double dkv_element(const void *data, dkv_dtype dtype, int64_t i);
 
 DKV_END_C

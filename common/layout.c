@@ -3,8 +3,8 @@
  * @brief Builds the forest of segments: checks the caller's lists first, allocates afterwards, then fills seven arrays.
  *
  * Depth-first order means that the segments met so far always form one path from a root, the way a finger walks down a
- * family tree.  The next segment hangs itself below some member of that path; the members below that one are finished, and
- * the row where the new segment starts is where their subtrees end:
+ * family tree.  The next segment hangs itself below some member of that path; the members below that one are finished,
+ * and the row where the new segment starts is where their subtrees end:
  *
  *     path 0 > 1 > 2, next segment 3 with parent 0:   subtrees of 2 and 1 end at start[3];   path 0 > 3
  *
@@ -28,8 +28,8 @@ static dkv_status check_forest(int32_t segments, const int32_t *parent, const in
   for (int32_t s = 0; s < segments; ++s) {
     DKV_REQUIRE(length[s] >= 0, DKV_ERR_RANGE, "segment %d has length %d; a length is >= 0", s, length[s]);
     total += length[s];
-    DKV_REQUIRE(total <= DKV_MAX_ROWS, DKV_ERR_RANGE, "segments 0 to %d have %lld rows together; a layout has at most %d",
-                s, (long long)total, DKV_MAX_ROWS);
+    DKV_REQUIRE(total <= DKV_MAX_ROWS, DKV_ERR_RANGE,
+                "segments 0 to %d have %lld rows together; a layout has at most %d", s, (long long)total, DKV_MAX_ROWS);
     DKV_REQUIRE(parent[s] >= -1 && parent[s] < s, DKV_ERR_LAYOUT,
                 "segment %d has parent %d; a parent is -1 (a root) or an earlier segment", s, parent[s]);
     int32_t above = s - 1;
@@ -38,7 +38,8 @@ static dkv_status check_forest(int32_t segments, const int32_t *parent, const in
     } else {
       while (above >= 0 && above != parent[s]) above = parent[above], --level;
       DKV_REQUIRE(above >= 0, DKV_ERR_LAYOUT,
-                  "segment %d has parent %d, whose subtree ended before; segments are listed depth first", s, parent[s]);
+                  "segment %d has parent %d, whose subtree ended before; segments are listed depth first", s,
+                  parent[s]);
     }
     if (++level > deepest) deepest = level;
   }
@@ -129,7 +130,8 @@ static dkv_status check_groups(int32_t groups, const int32_t *prompt, const int3
   DKV_REQUIRE(total == groups || length != NULL, DKV_ERR_NULL,
               "dkv_layout_groups: length must not be NULL for %lld responses", (long long)(total - groups));
   for (int64_t n = 0; n < total - groups; ++n)
-    DKV_REQUIRE(length[n] >= 0, DKV_ERR_RANGE, "response %lld has length %d; a length is >= 0", (long long)n, length[n]);
+    DKV_REQUIRE(length[n] >= 0, DKV_ERR_RANGE, "response %lld has length %d; a length is >= 0", (long long)n,
+                length[n]);
   *segments = (int32_t)total;
   return DKV_OK;
 }

@@ -12,8 +12,8 @@
  * turn, then branches) are the same structure.  A segment's descendants come right after it (depth-first order), so the
  * subtree of a segment is one contiguous range of rows.  Lengths are free: zero is legal.
  *
- * "Replicated", the ordinary N(P+R) batch, is a layout too: one root for every path from a root to a leaf.  Nothing but the
- * layout differs between the two; every kernel runs both.
+ * "Replicated", the ordinary N(P+R) batch, is a layout too: one root for every path from a root to a leaf.  Nothing but
+ * the layout differs between the two; every kernel runs both.
  *
  * Ownership: a dkv_layout owns its arrays; initialise with one of the constructors, release with dkv_layout_free, which
  * accepts a zeroed struct.  A constructor that fails leaves *out zeroed.
@@ -33,16 +33,16 @@ DKV_BEGIN_C
 
 /** A forest of segments over T packed rows. All arrays are owned; see dkv_layout_free. */
 typedef struct dkv_layout {
-  int32_t segments;      /**< S, number of segments */
-  int32_t rows;          /**< T, number of packed rows */
-  int32_t depth;         /**< segments on the longest path from a root (1 = roots only; 0 = no segment) */
-  int32_t *parent;       /**< [S] parent segment, -1 for a root; parent[s] < s */
-  int32_t *start;        /**< [S+1] first row of segment s; start[S] = T */
-  int32_t *subtree_end;  /**< [S] one past the last row of the subtree of segment s */
-  int32_t *base;         /**< [S] position of the first row of segment s on its path: rows of all proper ancestors */
-  int32_t *segment;      /**< [T] segment of each row */
-  int32_t *end;          /**< [T] end[j] = subtree_end[segment[j]]: the whole mask, see mask.h */
-  int32_t *position;     /**< [T] path position of each row, for RoPE: base of its segment + index inside it */
+  int32_t segments;     /**< S, number of segments */
+  int32_t rows;         /**< T, number of packed rows */
+  int32_t depth;        /**< segments on the longest path from a root (1 = roots only; 0 = no segment) */
+  int32_t *parent;      /**< [S] parent segment, -1 for a root; parent[s] < s */
+  int32_t *start;       /**< [S+1] first row of segment s; start[S] = T */
+  int32_t *subtree_end; /**< [S] one past the last row of the subtree of segment s */
+  int32_t *base;        /**< [S] position of the first row of segment s on its path: rows of all proper ancestors */
+  int32_t *segment;     /**< [T] segment of each row */
+  int32_t *end;         /**< [T] end[j] = subtree_end[segment[j]]: the whole mask, see mask.h */
+  int32_t *position;    /**< [T] path position of each row, for RoPE: base of its segment + index inside it */
 } dkv_layout;
 
 /**
@@ -81,8 +81,8 @@ dkv_status dkv_layout_groups(dkv_layout *out, int32_t groups, const int32_t *pro
                              const int32_t *length);
 
 /**
- * Builds the replicated layout of `packed`: one root for every path from a root to a leaf segment, in leaf order, holding
- * the rows of the whole path.  A leaf of zero length still gets its copy of the path.
+ * Builds the replicated layout of `packed`: one root for every path from a root to a leaf segment, in leaf order,
+ * holding the rows of the whole path.  A leaf of zero length still gets its copy of the path.
  * @param[out] out     the replicated layout; zeroed on failure
  * @param[out] row_map on success a malloc'd [out->rows] array: packed row behind each replicated row; free() it.
  *                     May be NULL if not wanted.
@@ -91,13 +91,19 @@ dkv_status dkv_layout_groups(dkv_layout *out, int32_t groups, const int32_t *pro
  */
 dkv_status dkv_layout_replicate(dkv_layout *out, int32_t **row_map, const dkv_layout *packed);
 
-/** Deep copy. @param[out] out overwritten; zeroed on failure. @param[in] from any layout. @return DKV_OK or DKV_ERR_NOMEM. */
+/**
+ * Deep copy.
+ * @param[out] out  overwritten; zeroed on failure
+ * @param[in]  from any layout; a zeroed struct counts as the empty one
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM
+ */
 dkv_status dkv_layout_copy(dkv_layout *out, const dkv_layout *from);
 
 /**
  * Checks every invariant of an existing layout (for layouts that crossed a language border).
  * @param[in] layout the layout
- * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_LAYOUT with the first violated invariant, segment or row named
+ * @return DKV_OK; DKV_ERR_NULL (the layout or an array it needs); DKV_ERR_LAYOUT with the first violated invariant,
+ *         segment or row named
  */
 dkv_status dkv_layout_check(const dkv_layout *layout);
 

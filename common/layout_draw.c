@@ -2,16 +2,18 @@
  * @file layout_draw.c
  * @brief A layout as text that a person likes to read: the segments as a tree, and for small layouts the mask itself.
  *
- *     segment     rows  from  to  positions  seen by rows
- *     p 0            3     0   2     0 .. 2  up to 6
- *       a 1          2     3   4     3 .. 4  up to 4
- *       b 2          2     5   6     3 .. 4  up to 6
+ *     segment  rows  first   last  positions
+ *     p 0         3      0      2  0 .. 2
+ *       a 1       2      3      4  3 .. 4
+ *       b 2       2      5      6  3 .. 4
  *
- *     queries down, keys across: the letter of each key that the query sees, a dot where it is blind
- *
- *          0 p  p . . . . . .
- *          3 a  p p p a . . .
- *          6 b  p p p . . b b
+ *          row   0  1  2  3  4  5  6
+ *     position   0  1  2  3  4  3  4
+ *          end   7  7  7  5  5  7  7
+ *                p  p  p  a  a  b  b
+ *          0 p   p  .  .  .  .  .  .
+ *          3 a   p  p  p  a  .  .  .         queries down, keys across: the key's letter where the query
+ *          6 b   p  p  p  .  .  b  b         sees it, a dot where it does not
  *
  * A letter says whose row it is: p for a single root; P, Q, R ... for several; a, b, c ... for everything below.
  *
@@ -27,11 +29,13 @@
 #include "common/tiles.h"
 
 enum {
-  MASK_ROWS = 64,     /* largest layout whose mask is drawn, and most tiles a side */
+  MASK_ROWS = 64,      /* largest layout whose mask is drawn, and most tiles a side */
   TABLE_SEGMENTS = 40, /* longest table; of more segments the first 30 and the last 5 are shown */
   TABLE_HEAD = 30,
   TABLE_TAIL = 5,
-  INDENTS = 8 /* levels of a tree that are indented */
+  WIDE_ROWS = 28,   /* up to here a column of the mask is 3 wide and holds numbers too */
+  MEDIUM_ROWS = 42, /* up to here it is 2 wide */
+  INDENTS = 8       /* levels of a tree that are indented */
 };
 
 /** A growing string; `failed` once memory ran out. */
@@ -41,10 +45,7 @@ struct text {
   bool failed;
 };
 
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static void put(struct text *text, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void put(struct text *text, const char *format, ...) {
   char line[256];
   va_list arguments;
   va_start(arguments, format);
@@ -86,57 +87,64 @@ static int level_of(const dkv_layout *layout, int32_t s) {
   return level;
 }
 
-/** One line of the table. */
-static void put_segment(struct text *text, const dkv_layout *layout, const char *letters, int32_t s) {
-  char name[32];
-  int32_t rows = dkv_layout_length(layout, s), first = layout->start[s], base = layout->base[s];
-  snprintf(name, sizeof name, "%*s%c %d", 2 * level_of(layout, s), "", letters[s], s);
-  if (rows == 0) put(text, "%-28s %10d %10s %10s %23s\n", name, 0, "-", "-", "empty");
-  else
-    put(text, "%-28s %10d %10d %10d %10d .. %-9d\n", name, rows, first, first + rows - 1, base, base + rows - 1);
+/** Letter and number of a segment, indented by its level in the tree. */
+static int name_segment(char *name, size_t size, const dkv_layout *layout, const char *letters, int32_t s) {
+  return snprintf(name, size, "%*s%c %d", 2 * level_of(layout, s), "", letters[s], s);
+}
+
+/** Is segment s one that the table shows? */
+static bool is_shown(const dkv_layout *layout, int32_t s) {
+  return layout->segments <= TABLE_SEGMENTS || s < TABLE_HEAD || s >= layout->segments - TABLE_TAIL;
 }
 
 /** The table of segments, its middle left out when it is long. */
 static void put_table(struct text *text, const dkv_layout *layout, const char *letters) {
-  put(text, "\n%-28s %10s %10s %10s %23s\n", "segment", "rows", "first row", "last row", "positions on the path");
+  char name[64];
+  int width = 7, digits = snprintf(NULL, 0, "%d", layout->rows), column = digits > 5 ? digits : 5;
   for (int32_t s = 0; s < layout->segments; ++s) {
-    if (layout->segments > TABLE_SEGMENTS && s == TABLE_HEAD) {
+    int length = is_shown(layout, s) ? name_segment(name, sizeof name, layout, letters, s) : 0;
+    if (length > width) width = length;
+  }
+  put(text, "\n%-*s  %*s  %*s  %*s  positions\n", width, "segment", column, "rows", column, "first", column, "last");
+  for (int32_t s = 0; s < layout->segments; ++s) {
+    int32_t rows = dkv_layout_length(layout, s), first = layout->start[s], base = layout->base[s];
+    if (!is_shown(layout, s)) {
       put(text, "  ... %d more segments ...\n", layout->segments - TABLE_HEAD - TABLE_TAIL);
-      s = layout->segments - TABLE_TAIL;
+      s = layout->segments - TABLE_TAIL - 1;
+      continue;
     }
-    put_segment(text, layout, letters, s);
+    name_segment(name, sizeof name, layout, letters, s);
+    if (rows == 0) put(text, "%-*s  %*d  %*s  %*s  none\n", width, name, column, 0, column, "-", column, "-");
+    else
+      put(text, "%-*s  %*d  %*d  %*d  %d .. %d\n", width, name, column, rows, column, first, column, first + rows - 1,
+          base, base + rows - 1);
   }
 }
 
-/** One line over all rows: a label and a number for each. */
+/** A label and a number for each row. */
 static void put_numbers(struct text *text, const char *label, const int32_t *numbers, int32_t rows) {
-  put(text, "%-9s", label);
-  for (int32_t t = 0; t < rows; ++t) put(text, " %2d", numbers[t]);
+  put(text, "%10s  ", label);
+  for (int32_t t = 0; t < rows; ++t) put(text, "%3d", numbers == NULL ? t : numbers[t]);
   put(text, "\n");
 }
 
-/** Row numbers, letters, positions and end[], when they fit on a line. */
-static void put_rows(struct text *text, const dkv_layout *layout, const char *letters) {
-  if (layout->rows > MASK_ROWS / 2 - 4) return;
-  put(text, "\n%-9s", "row");
-  for (int32_t t = 0; t < layout->rows; ++t) put(text, " %2d", t);
-  put(text, "\n%-9s", "segment");
-  for (int32_t t = 0; t < layout->rows; ++t) put(text, "  %c", letters[layout->segment[t]]);
-  put(text, "\n");
-  put_numbers(text, "position", layout->position, layout->rows);
-  put_numbers(text, "end", layout->end, layout->rows);
-}
-
-/** The mask: a letter where row i sees row j, a dot where it does not. */
+/** The mask, with row numbers, positions and end[] above it when there is room for numbers. */
 static void put_mask(struct text *text, const dkv_layout *layout, const char *letters) {
-  const char *gap = layout->rows <= MASK_ROWS / 2 ? " " : "";
-  put(text, "\nThe mask: queries down, keys across; a letter where the query sees the key.\n\n%-9s", "");
-  for (int32_t j = 0; j < layout->rows; ++j) put(text, "%s%c", gap, letters[layout->segment[j]]);
+  int32_t rows = layout->rows;
+  int column = rows <= WIDE_ROWS ? 3 : rows <= MEDIUM_ROWS ? 2 : 1;
+  put(text, "\nThe mask: queries down, keys across; the key's letter where the query sees it.\n\n");
+  if (rows <= WIDE_ROWS) {
+    put_numbers(text, "row", NULL, rows);
+    put_numbers(text, "position", layout->position, rows);
+    put_numbers(text, "end", layout->end, rows);
+  }
+  put(text, "%12s", "");
+  for (int32_t j = 0; j < rows; ++j) put(text, "%*c", column, letters[layout->segment[j]]);
   put(text, "\n");
-  for (int32_t i = 0; i < layout->rows; ++i) {
-    put(text, "%5d %c  ", i, letters[layout->segment[i]]);
-    for (int32_t j = 0; j < layout->rows; ++j)
-      put(text, "%s%c", gap, dkv_sees(i, j, layout->end[j]) ? letters[layout->segment[j]] : '.');
+  for (int32_t i = 0; i < rows; ++i) {
+    put(text, "%8d %c  ", i, letters[layout->segment[i]]);
+    for (int32_t j = 0; j < rows; ++j)
+      put(text, "%*c", column, dkv_sees(i, j, layout->end[j]) ? letters[layout->segment[j]] : '.');
     put(text, "\n");
   }
 }
@@ -149,17 +157,18 @@ static dkv_status put_tiles(struct text *text, const dkv_layout *layout, int32_t
   put(text, "\nTiles of %d x %d: %lld full (#), %lld partial (+), %lld empty (.)", tile, tile, (long long)count.full,
       (long long)count.partial, (long long)count.empty_skipped);
   if (count.issued_pairs > 0)
-    put(text, "; %.1f%% of the visited pairs are visible", 100 * (double)count.useful_pairs / (double)count.issued_pairs);
+    put(text, "; %.1f%% of the visited pairs are visible",
+        100 * (double)count.useful_pairs / (double)count.issued_pairs);
   put(text, "\n");
   int64_t side = dkv_ceil_div(layout->rows, tile);
   if (side > MASK_ROWS) {
     put(text, "(%lld tiles a side are too many to draw; up to %d are drawn)\n", (long long)side, MASK_ROWS);
     return DKV_OK;
   }
-  const char *gap = side <= MASK_ROWS / 2 ? " " : "";
+  const char *gap = side <= MEDIUM_ROWS ? " " : "";
   for (int64_t a = 0; a < side; ++a) {
     int32_t i0 = (int32_t)(a * tile), i1 = (int32_t)dkv_min((int64_t)i0 + tile, layout->rows);
-    put(text, "%8d ", i0);
+    put(text, "%10d  ", i0);
     for (int64_t b = 0; b < side; ++b) {
       int32_t j0 = (int32_t)(b * tile), j1 = (int32_t)dkv_min((int64_t)j0 + tile, layout->rows);
       put(text, "%s%c", gap, CLASSES[dkv_tile_classify(layout, i0, i1, j0, j1)]);
@@ -182,7 +191,6 @@ dkv_status dkv_layout_draw(char **out, const dkv_layout *layout, int32_t tile) {
   if (layout->segments > 0) put_table(&text, layout, letters);
   dkv_status status = DKV_OK;
   if (layout->rows > 0) {
-    put_rows(&text, layout, letters);
     if (layout->rows <= MASK_ROWS) put_mask(&text, layout, letters);
     if (tile > 0) status = put_tiles(&text, layout, tile);
   }

@@ -3,8 +3,9 @@
  * @brief Who may see whom, in one line; gcc and nvcc compile the same line, so the CPU tests prove what the GPU runs.
  *
  * `end[j]` is one past the last packed row of the subtree of row j's segment.  Row i sees row j exactly when j is not
- * later than i and i lies inside that subtree.  This is causality, isolation of sibling responses, isolation of groups and
- * tree ancestry at once (the proof is in docs/equivalence.md; tests/test_mask.c checks it against ancestry by brute force).
+ * later than i and i lies inside that subtree.  This is causality, isolation of sibling responses, isolation of groups
+ * and tree ancestry at once (the proof is in docs/equivalence.md; tests/test_mask.c checks it against ancestry by
+ * brute force).
  *
  * Read before: layout.h.  Read next: tiles.h, cpu/attention/ref_fwd.c.
  */

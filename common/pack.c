@@ -2,9 +2,9 @@
  * @file pack.c
  * @brief Between the packed batch and its replicated twin: copy activations, add up gradients, compare token ids.
  *
- * Unpacking is a gather, so its transpose, folding, is a scatter-add: <unpack(x), y> = <x, fold(y)>.  That is all that the
- * chain rule asks of a shared prompt.  fold groups the replicated rows by packed row first (a stable counting sort), so that
- * every sum runs in ascending order in one double accumulator and is rounded once.
+ * Unpacking is a gather, so its transpose, folding, is a scatter-add: <unpack(x), y> = <x, fold(y)>.  That is all that
+ * the chain rule asks of a shared prompt.  fold groups the replicated rows by packed row first (a stable counting
+ * sort), so that every sum runs in ascending order in one double accumulator and is rounded once.
  *
  * Read before: pack.h.  Read next: tests/test_pack.c.
  */
@@ -17,8 +17,8 @@ static void *new_bytes(size_t bytes) { return malloc(bytes > 0 ? bytes : 1); }
 
 /** Every entry of the map lies in 0 .. packed_rows - 1. */
 static dkv_status check_map(const int32_t *row_map, int32_t replicated_rows, int32_t packed_rows) {
-  DKV_REQUIRE(packed_rows >= 0 && replicated_rows >= 0, DKV_ERR_RANGE, "%d packed and %d replicated rows; both are >= 0",
-              packed_rows, replicated_rows);
+  DKV_REQUIRE(packed_rows >= 0 && replicated_rows >= 0, DKV_ERR_RANGE,
+              "%d packed and %d replicated rows; both are >= 0", packed_rows, replicated_rows);
   DKV_REQUIRE(row_map != NULL || replicated_rows == 0, DKV_ERR_NULL, "row_map is NULL for %d replicated rows",
               replicated_rows);
   for (int32_t r = 0; r < replicated_rows; ++r)
@@ -34,13 +34,15 @@ static dkv_status check_ids(int32_t *first, int32_t packed_rows, const int32_t *
   for (int32_t r = 0; r < replicated_rows; ++r) {
     int32_t t = row_map[r];
     if (first[t] < 0) first[t] = r;
-    DKV_REQUIRE(replicated[r] == replicated[first[t]], DKV_ERR_MISMATCH,
-                "replicated rows %d and %d are copies of packed row %d but hold ids %d and %d; a shared prompt is equal in "
-                "every copy",
-                first[t], r, t, replicated[first[t]], replicated[r]);
+    DKV_REQUIRE(
+        replicated[r] == replicated[first[t]], DKV_ERR_MISMATCH,
+        "replicated rows %d and %d are copies of packed row %d but hold ids %d and %d; a shared prompt is equal in "
+        "every copy",
+        first[t], r, t, replicated[first[t]], replicated[r]);
   }
   for (int32_t t = 0; t < packed_rows; ++t)
-    DKV_REQUIRE(first[t] >= 0, DKV_ERR_RANGE, "no entry of row_map names packed row %d; every packed row has a copy", t);
+    DKV_REQUIRE(first[t] >= 0, DKV_ERR_RANGE, "no entry of row_map names packed row %d; every packed row has a copy",
+                t);
   return DKV_OK;
 }
 
@@ -65,7 +67,8 @@ dkv_status dkv_unpack_rows(void *replicated, const void *packed, size_t row_byte
   DKV_REQUIRE(replicated != NULL && packed != NULL, DKV_ERR_NULL,
               "dkv_unpack_rows: replicated and packed must not be NULL");
   for (int32_t r = 0; r < replicated_rows; ++r)
-    memcpy((char *)replicated + (size_t)r * row_bytes, (const char *)packed + (size_t)row_map[r] * row_bytes, row_bytes);
+    memcpy((char *)replicated + (size_t)r * row_bytes, (const char *)packed + (size_t)row_map[r] * row_bytes,
+           row_bytes);
   return DKV_OK;
 }
 

@@ -2,8 +2,9 @@
  * @file pack.h
  * @brief Packed and replicated hold the same information: gather rows one way, add up gradients the other way.
  *
- * `row_map[r]` is the packed row behind replicated row r (dkv_layout_replicate).  Activations are copied (unpack), gradients
- * of copies are summed (fold), token ids are checked to agree (pack).  Also here: which row predicts which token.
+ * `row_map[r]` is the packed row behind replicated row r (dkv_layout_replicate).  Activations are copied (unpack),
+ * gradients of copies are summed (fold), token ids are checked to agree (pack).  Also here: which row predicts which
+ * token.
  *
  * Read before: layout.h.
  */
@@ -23,7 +24,8 @@ DKV_BEGIN_C
  * @param[in]  row_map         [replicated_rows]
  * @param[in]  replicated_rows rows of the replicated layout
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE (a map entry outside 0..T-1, or a packed row that no entry names);
- *         DKV_ERR_MISMATCH (two copies of a row differ: rows and ids named)
+ *         DKV_ERR_MISMATCH (two copies of a row differ: rows and ids named); DKV_ERR_NOMEM.  On failure packed is
+ *         untouched
  */
 dkv_status dkv_pack_ids(int32_t *packed, int32_t packed_rows, const int32_t *replicated, const int32_t *row_map,
                         int32_t replicated_rows);
@@ -35,7 +37,7 @@ dkv_status dkv_pack_ids(int32_t *packed, int32_t packed_rows, const int32_t *rep
  * @param[in]  row_bytes       bytes of one row
  * @param[in]  row_map         [replicated_rows]
  * @param[in]  replicated_rows rows
- * @return DKV_OK; DKV_ERR_NULL
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE (replicated_rows < 0, or a negative map entry: nothing is written)
  */
 dkv_status dkv_unpack_rows(void *replicated, const void *packed, size_t row_bytes, const int32_t *row_map,
                            int32_t replicated_rows);
@@ -49,7 +51,8 @@ dkv_status dkv_unpack_rows(void *replicated, const void *packed, size_t row_byte
  * @param[in]  dtype           f32, bf16, f16 or f64
  * @param[in]  row_map         [replicated_rows]
  * @param[in]  replicated_rows rows
- * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE; DKV_ERR_UNSUPPORTED (integer dtype); DKV_ERR_NOMEM
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE (a negative size, or a map entry outside 0..T-1: nothing is written);
+ *         DKV_ERR_UNSUPPORTED (integer dtype); DKV_ERR_NOMEM
  */
 dkv_status dkv_fold_rows(void *packed, int32_t packed_rows, const void *replicated, int64_t width, dkv_dtype dtype,
                          const int32_t *row_map, int32_t replicated_rows);
@@ -62,9 +65,9 @@ typedef struct dkv_prediction {
 } dkv_prediction;
 
 /**
- * The prediction pairs of all non-root segments, in row order of the targets: exactly R_i per response.  The last prompt row
- * is the source of the first token of every response, so it occurs N times and its gradient is a sum of N.  A segment whose
- * ancestors are all empty has no source for its first token; that one pair is left out.
+ * The prediction pairs of all non-root segments, in row order of the targets: exactly R_i per response.  The last
+ * prompt row is the source of the first token of every response, so it occurs N times and its gradient is a sum of N.
+ * A segment whose ancestors are all empty has no source for its first token; that one pair is left out.
  * @param[out] out    a malloc'd [*count] array, NULL when there is none; free() it
  * @param[out] count  pairs
  * @param[in]  layout any layout

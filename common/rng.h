@@ -1,10 +1,10 @@
 /**
  * @file rng.h
- * @brief Counter-based random numbers: a pure function of (seed, stream, index), so the same on CPU and GPU, for any thread
- * count, in any order, and whether or not other draws were skipped.
+ * @brief Counter-based random numbers: a pure function of (seed, stream, index), so the same on CPU and GPU, for any
+ * thread count, in any order, and whether or not other draws were skipped.
  *
- * The generator is Philox4x32-10 (Salmon et al., SC11): ten rounds of multiply and xor of a 128-bit counter under a 64-bit
- * key.  key = seed, counter = (index, stream).
+ * The generator is Philox4x32-10 (Salmon et al., SC11): ten rounds of multiply and xor of a 128-bit counter under a
+ * 64-bit key.  key = seed, counter = (index, stream).
  *
  * Read before: base.h.
  */

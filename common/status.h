@@ -14,7 +14,7 @@
 
 DKV_BEGIN_C
 
-/** What went wrong; DKV_OK is 0.  Invalid (SHAPE, RANGE, LAYOUT) is kept apart from valid-but-not-built (UNSUPPORTED). */
+/** What went wrong; DKV_OK is 0. Invalid (SHAPE, RANGE, LAYOUT) is kept apart from valid, not built (UNSUPPORTED). */
 typedef enum dkv_status {
   DKV_OK = 0,          /**< done */
   DKV_ERR_NULL,        /**< a required pointer is NULL */

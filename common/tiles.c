@@ -9,9 +9,9 @@
  *     queries of a        FULL              PARTIAL          EMPTY
  *     queries of b        FULL              EMPTY            PARTIAL
  *
- * Key ranges: a key row before the first row's segment that any query of the tile sees must have its end beyond i0, so the
- * first row sees it too: it belongs to an ancestor.  Hence "the ancestors of the first row's segment, and the rows from
- * that segment's start to i1" is everything.
+ * Key ranges: a key row before the first row's segment that any query of the tile sees must have its end beyond i0, so
+ * the first row sees it too: it belongs to an ancestor.  Hence "the ancestors of the first row's segment, and the rows
+ * from that segment's start to i1" is everything.
  *
  * Read before: tiles.h.  Read next: cpu/attention/tiled_fwd.c.
  */
@@ -67,8 +67,8 @@ static void add_tiles(dkv_tile_count *out, dkv_tile_class class, int64_t tiles, 
 }
 
 /**
- * Counts the key tiles of a grid from tile `first` to the one that holds row `end - 1`, for one query tile.  Tiles that lie
- * inside one segment and not after i0 all have one class, so they are counted at once.
+ * Counts the key tiles of a grid from tile `first` to the one that holds row `end - 1`, for one query tile.  Tiles that
+ * lie inside one segment and not after i0 all have one class, so they are counted at once.
  */
 static void count_range(dkv_tile_count *out, const dkv_layout *layout, dkv_range query, int64_t first, int32_t end,
                         int32_t keys) {

@@ -1,12 +1,12 @@
 /**
  * @file tiles.h
- * @brief From the mask to tiles: which key ranges a tile of query rows needs, which query range a tile of keys needs, and
- * which (query tile, key tile) pairs are empty, full or partial.
+ * @brief From the mask to tiles: which key ranges a tile of query rows needs, which query range a tile of keys needs,
+ * and which (query tile, key tile) pairs are empty, full or partial.
  *
- * A tile of consecutive query rows [i0, i1) sees: the rows of the ancestors of its first row's segment (for a group: the
- * prompt), and the rows from the start of that segment to i1.  So for groups there are at most two contiguous key ranges,
- * for trees at most depth.  Tiles may straddle responses and groups; no response is padded.  A tile of keys [j0, j1) is seen
- * by queries of one contiguous range, [j0, largest end[j]).
+ * A tile of consecutive query rows [i0, i1) sees: the rows of the ancestors of its first row's segment (for a group:
+ * the prompt), and the rows from the start of that segment to i1.  So for groups there are at most two contiguous key
+ * ranges, for trees at most depth.  Tiles may straddle responses and groups; no response is padded.  A tile of keys
+ * [j0, j1) is seen by queries of one contiguous range, [j0, largest end[j]).
  *
  * Read before: mask.h.  Read next: cpu/attention/tiled_fwd.c.
  */
@@ -32,7 +32,8 @@ typedef struct dkv_range {
 } dkv_range;
 
 /**
- * Class of the tile pair query rows [i0, i1) x key rows [j0, j1), exact for any layout, in O(segments inside the key tile).
+ * Class of the tile pair query rows [i0, i1) x key rows [j0, j1), exact for any layout, in O(segments inside the key
+ * tile).
  * @param[in] layout the layout
  * @param[in] i0,i1  query rows, 0 <= i0 < i1 <= T
  * @param[in] j0,j1  key rows, 0 <= j0 < j1 <= T
@@ -41,12 +42,13 @@ typedef struct dkv_range {
 dkv_tile_class dkv_tile_classify(const dkv_layout *layout, int32_t i0, int32_t i1, int32_t j0, int32_t j1);
 
 /**
- * Key ranges that a tile of query rows needs, ascending, disjoint, adjacent ones merged; every visible key lies in one, and
- * every range holds at least one visible key.
+ * Key ranges that a tile of query rows needs, ascending, disjoint, adjacent ones merged; every visible key lies in one,
+ * and every range holds at least one visible key.
  * @param[in]  layout   the layout
  * @param[in]  i0,i1    query rows, 0 <= i0 < i1 <= T
  * @param[out] ranges   [capacity] overwritten
- * @param[in]  capacity layout->depth + 1 always suffices
+ * @param[in]  capacity layout->depth + 1 always suffices; with less, the earliest ranges are joined across the gap
+ *                      between them, so that every visible key still lies in one (0: nothing is written)
  * @return number of ranges written
  */
 int32_t dkv_key_ranges(const dkv_layout *layout, int32_t i0, int32_t i1, dkv_range *ranges, int32_t capacity);
