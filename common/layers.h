@@ -25,9 +25,11 @@ DKV_BEGIN_C
 
 /** Where and with what a layer runs. */
 typedef struct dkv_where {
-  int32_t threads; /**< CPU threads; 0 = what OpenMP gives */
-  void *stream;    /**< GPU: a cudaStream_t */
-  float *scratch;  /**< partial sums, at least dkv_layer_scratch(widest vector) floats */
+  int32_t threads;  /**< CPU threads; 0 = what OpenMP gives */
+  int32_t row_tile; /**< linear_fwd: rows of a tile, so that a row's bits do not depend on the number of rows; 0 = by
+                       shape */
+  void *stream;     /**< GPU: a cudaStream_t */
+  float *scratch;   /**< partial sums, at least dkv_layer_scratch(widest vector) floats */
 } dkv_where;
 
 /** Floats of scratch that layers need when the widest vector parameter has `width` elements: a partial sum per row
@@ -37,9 +39,11 @@ static inline size_t dkv_layer_scratch(int32_t width) { return (size_t)DKV_ROW_B
 /** The scored rows of a batch: U rows of hidden states, each with a run of pairs. */
 typedef struct dkv_scored {
   int32_t rows;         /**< U */
-  const int32_t *begin; /**< [U+1] first pair of each row */
-  const int32_t *token; /**< [begin[U]] token that each pair scores */
-  float temperature;    /**< logits are divided by it */
+  const int32_t *begin; /**< [U+1] first entry of each row in token and pair */
+  const int32_t *token; /**< [begin[U]] token that each entry scores */
+  const int32_t
+      *pair;         /**< [begin[U]] the caller's number of each entry: where its logprob goes, where its gradient is */
+  float temperature; /**< logits are divided by it */
 } dkv_scored;
 
 /** Constants of one AdamW step. */
@@ -127,16 +131,16 @@ typedef struct dkv_layers {
   /** Floats of a chunk of logits for U rows of a vocabulary: at least one row, at most about 4 MiB. */
   size_t (*lm_chunk)(int32_t rows, int32_t vocabulary);
   /**
-   * z = x[u] weight^T / temperature;  lse[u] = log sum_v exp z_v;  logprob[i] = z_token[i] - lse[u];
-   * entropy[i] = lse[u] - sum_v p_v z_v (NULL: not wanted);  x [U][width], weight [vocabulary][width].  A chunk of rows
-   * at a time: chunk has lm_chunk floats.
+   * For every entry i of row u, with z = x[u] weight^T / temperature:  lse[u] = log sum_v exp z_v;
+   * logprob[pair[i]] = z_token[i] - lse[u];  entropy[pair[i]] = lse[u] - sum_v p_v z_v (NULL: not wanted).
+   * x [U][width], weight [vocabulary][width].  A chunk of rows at a time: chunk has lm_chunk floats.
    */
   dkv_status (*lm_logprob_fwd)(const dkv_where *where, float *logprob, float *entropy, float *lse, float *chunk,
                                const dkv_scored *scored, const float *x, const float *weight, int32_t width,
                                int32_t vocabulary);
   /**
-   * Recomputes the chunk, then with p = exp(z - lse), H the entropy, and sums over the pairs i of row u:
-   *   dz_v = sum_i dlogprob[i] (1[v = token[i]] - p_v) - sum_i dentropy[i] p_v (log p_v + H)
+   * Recomputes the chunk, then with p = exp(z - lse), H the entropy, and sums over the entries i of row u:
+   *   dz_v = sum_i dlogprob[pair[i]] (1[v = token[i]] - p_v) - sum_i dentropy[pair[i]] p_v (log p_v + H)
    *   dx[u] = dz weight / temperature (overwritten);   dweight += dz^T x / temperature.   dentropy may be NULL.
    */
   dkv_status (*lm_logprob_bwd)(const dkv_where *where, float *dx, float *dweight, float *chunk,
