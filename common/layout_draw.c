@@ -156,10 +156,8 @@ static dkv_status put_tiles(struct text *text, const dkv_layout *layout, int32_t
   DKV_TRY(dkv_tile_counts(&count, layout, tile, tile));
   put(text, "\nTiles of %d x %d: %lld full (#), %lld partial (+), %lld empty (.)", tile, tile, (long long)count.full,
       (long long)count.partial, (long long)count.empty_skipped);
-  if (count.issued_pairs > 0)
-    put(text, "; %.1f%% of the visited pairs are visible",
-        100 * (double)count.useful_pairs / (double)count.issued_pairs);
-  put(text, "\n");
+  put(text, "\nOf the pairs in full and partial tiles, %.1f%% are visible.\n\n",
+      100 * (double)count.useful_pairs / (double)count.issued_pairs);
   int64_t side = dkv_ceil_div(layout->rows, tile);
   if (side > MASK_ROWS) {
     put(text, "(%lld tiles a side are too many to draw; up to %d are drawn)\n", (long long)side, MASK_ROWS);
@@ -186,7 +184,7 @@ dkv_status dkv_layout_draw(char **out, const dkv_layout *layout, int32_t tile) {
   DKV_REQUIRE(letters != NULL, DKV_ERR_NOMEM, "no memory for the letters of %d segments", layout->segments);
   assign_letters(letters, layout);
   int64_t pairs = dkv_layout_pairs(layout), causal = (int64_t)layout->rows * ((int64_t)layout->rows + 1) / 2;
-  put(&text, "%d rows in %d segments, depth %d; %lld visible pairs of %lld in a causal square\n", layout->rows,
+  put(&text, "%d rows in %d segments, depth %d\n%lld visible pairs of %lld in a causal square\n", layout->rows,
       layout->segments, layout->depth, (long long)pairs, (long long)causal);
   if (layout->segments > 0) put_table(&text, layout, letters);
   dkv_status status = DKV_OK;
