@@ -1,0 +1,20 @@
+/**
+ * @file memory.h
+ * @brief Makes malloc fail in this process, so that "no memory" is tested and not only written.
+ *
+ * Read before: expect.h.
+ */
+#ifndef DKV_TESTS_MEMORY_H
+#define DKV_TESTS_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/**
+ * Limits this process's address space to what it has now and `more` bytes.
+ * @param[in] more bytes that can still be allocated
+ * @return false where that cannot be done (under a sanitizer, whose allocator would end the process)
+ */
+bool limit_memory(size_t more);
+
+#endif
