@@ -1,0 +1,61 @@
+/**
+ * @file laws_definition.c
+ * @brief Laws that compare with the definition: on every layout, with large scores, with unusual scales.
+ *
+ * Read before: laws.h.  Read next: laws_layout.c.
+ */
+#include "common/suite/laws.h"
+
+/** Runs one problem and compares everything with the exact answer. */
+static bool agrees(dkv_check *check, const dkv_layout *layout, const char *name, dkv_heads heads, double gain,
+                   double scale) {
+  dkv_problem problem = {0};
+  dkv_results answer = {0}, got = {0};
+  bool fine = dkv_check_problem(check, &problem, layout, name, heads, gain, scale) &&
+              dkv_check_answer(check, &answer, &problem) && dkv_check_run(check, &got, &problem, &answer, NULL) &&
+              dkv_check_all_near(check, &problem, &got, &answer);
+  dkv_results_free(&got);
+  dkv_results_free(&answer);
+  dkv_problem_free(&problem);
+  return fine;
+}
+
+/** The same on a named layout. */
+static bool agrees_on(dkv_check *check, int32_t index, dkv_heads heads, double gain, double scale) {
+  dkv_layout layout = {0};
+  const char *name;
+  bool fine = dkv_check_ok(check, dkv_suite_layout(&layout, &name, index, check->seed)) &&
+              agrees(check, &layout, name, heads, gain, scale);
+  dkv_layout_free(&layout);
+  return fine;
+}
+
+/** Every layout of the table, head shapes taken in turn. */
+void dkv_law_definition(dkv_check *check) {
+  for (int32_t i = 0; i < dkv_suite_layout_count(); ++i) {
+    if (!agrees_on(check, i, dkv_suite_heads(check, i), 0.0, 0.0)) return;
+  }
+}
+
+/** Queries 60 times as long: scores in the hundreds, one key takes nearly all the weight, exp must not overflow. */
+void dkv_law_scores(dkv_check *check) {
+  static const int32_t group[] = {25, 30};
+  dkv_layout layout = {0};
+  if (dkv_check_ok(check, dkv_layout_group(&layout, 40, 2, group))) {
+    agrees(check, &layout, "large scores", dkv_suite_heads(check, 0), 60.0, 0.0);
+  }
+  dkv_layout_free(&layout);
+}
+
+/** c is free: larger and smaller than 1/sqrt(D), and negative. (0 would mean "default" to the random problem.) */
+void dkv_law_scale(dkv_check *check) {
+  static const double scales[] = {0.25, 1e-3, -0.125};
+  static const int32_t group[] = {20, 0, 33};
+  dkv_layout layout = {0};
+  bool fine = dkv_check_ok(check, dkv_layout_group(&layout, 45, 3, group));
+  for (int i = 0; i < 3 && fine; ++i) {
+    fine = agrees(check, &layout, scales[i] < 0 ? "negative scale" : "unusual scale", dkv_suite_heads(check, i), 0.0,
+                  scales[i]);
+  }
+  dkv_layout_free(&layout);
+}
