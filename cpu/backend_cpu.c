@@ -1,0 +1,50 @@
+/**
+ * @file backend_cpu.c
+ * @brief Table "cpu": attention in tiles, OpenMP threads, f32 sums; storage f32, bf16 or f16.
+ *
+ * Read before: host.h.  Read next: attention/tiled_fwd.c.
+ */
+#include <cblas.h>
+#include <stdio.h>
+
+#include "cpu/cpu.h"
+#include "cpu/host.h"
+#include "cpu/simd.h"
+
+/* Lines of kernels.def that belong to other backends become nothing. */
+#define DKV_LINE_ref(...)
+#define DKV_LINE_gpu(...)
+#define DKV_KERNEL(backend, ...) DKV_LINE_##backend(__VA_ARGS__)
+
+#define DKV_LINE_cpu(direction, name, ...) DKV_DECLARE_KERNEL(cpu, direction, name)
+#include "common/kernels.def"
+#undef DKV_LINE_cpu
+
+#define DKV_LINE_cpu(...) DKV_HOST_KERNEL(cpu, __VA_ARGS__)
+static const dkv_kernel kernels[] = {
+#include "common/kernels.def"
+};
+
+static dkv_status describe(char *out, size_t bytes) {
+  DKV_REQUIRE(out != NULL, DKV_ERR_NULL, "describe: out must not be NULL");
+  char processor[128];
+  dkv_host_processor(processor, sizeof processor);
+  snprintf(out, bytes, "%s, %d threads, vectors of %d floats (%s), OpenBLAS core %s", processor, dkv_host_threads(0),
+           DKV_LANES, DKV_SIMD_NAME, openblas_get_corename());
+  return DKV_OK;
+}
+
+const dkv_backend dkv_backend_cpu_table = {
+    .name = "cpu",
+    .kernel_count = (int32_t)(sizeof kernels / sizeof kernels[0]),
+    .kernels = kernels,
+    .describe = describe,
+    .allocate = dkv_host_allocate,
+    .release = dkv_host_release,
+    .upload = dkv_host_copy,
+    .download = dkv_host_copy,
+    .fill = dkv_host_fill,
+    .synchronize = dkv_host_synchronize,
+    .time = dkv_host_time,
+    .matmul_rate = dkv_host_matmul_rate,
+};
