@@ -4,9 +4,10 @@
  *
  * Read before: host.h.  Read next: attention/tiled_fwd.c.
  */
-#include <cblas.h>
 #include <stdio.h>
 
+#include "cpu/blas.h"
+#include "cpu/blas.h"
 #include "cpu/cpu.h"
 #include "cpu/host.h"
 #include "cpu/simd.h"
@@ -28,9 +29,10 @@ static const dkv_kernel kernels[] = {
 static dkv_status describe(char *out, size_t bytes) {
   DKV_REQUIRE(out != NULL, DKV_ERR_NULL, "describe: out must not be NULL");
   char processor[128];
+  DKV_TRY(dkv_blas_open());
   dkv_host_processor(processor, sizeof processor);
-  snprintf(out, bytes, "%s, %d threads, vectors of %d floats (%s), OpenBLAS core %s", processor, dkv_host_threads(0),
-           DKV_LANES, DKV_SIMD_NAME, openblas_get_corename());
+  snprintf(out, bytes, "%s, %d threads, vectors of %d floats (%s), OpenBLAS %s", processor, dkv_host_threads(0),
+           DKV_LANES, DKV_SIMD_NAME, dkv_blas_describe());
   return DKV_OK;
 }
 

@@ -2,14 +2,13 @@
  * @file host.c
  * @brief Memory, clock and ceiling of the host, shared by the tables "ref" and "cpu".
  *
- * The ceiling is what a good library reaches on this machine today: a large product of random matrices (zeros would let the
- * processor run cooler and faster).  OpenBLAS keeps one thread count per process; it is set for the measurement and put back.
+ * The ceiling is what a good library reaches on this machine today: a large product of random matrices (zeros would let
+ * the processor run cooler and faster), by OpenBLAS with kernels that fit this processor (blas.h).
  *
  * Read before: host.h.
  */
 #include "cpu/host.h"
 
-#include <cblas.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,8 @@
 #include <time.h>
 
 #include "common/rng.h"
+#include "cpu/blas.h"
+#include "cpu/blas.h"
 
 dkv_status dkv_host_allocate(void **out, size_t bytes) {
   DKV_REQUIRE(out != NULL, DKV_ERR_NULL, "allocate: out must not be NULL");
@@ -58,7 +59,8 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-dkv_status dkv_host_time(const dkv_kernel *kernel, const dkv_attention *problem, int32_t repeats, double *milliseconds) {
+dkv_status dkv_host_time(const dkv_kernel *kernel, const dkv_attention *problem, int32_t repeats,
+                         double *milliseconds) {
   DKV_REQUIRE(kernel != NULL && problem != NULL && milliseconds != NULL, DKV_ERR_NULL,
               "time: kernel, problem and milliseconds must not be NULL");
   DKV_REQUIRE(repeats > 0, DKV_ERR_RANGE, "time: repeats=%d; it must be at least 1", repeats);
@@ -71,11 +73,11 @@ dkv_status dkv_host_time(const dkv_kernel *kernel, const dkv_attention *problem,
 }
 
 /** Best FLOP/s of `repeats` products c = a b. */
-static double best_product_rate(int32_t n, int32_t repeats, const float *a, const float *b, float *c) {
+static double best_product_rate(int32_t n, int32_t threads, int32_t repeats, const float *a, const float *b, float *c) {
   double best = 0;
   for (int32_t r = 0; r < repeats; ++r) {
     double start = seconds();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, a, n, b, n, 0.0f, c, n);
+    dkv_sgemm_ceiling(n, a, b, c, threads);
     double rate = 2.0 * n * n * n / (seconds() - start);
     if (rate > best) best = rate;
   }
@@ -87,6 +89,8 @@ dkv_status dkv_host_matmul_rate(int32_t n, dkv_dtype dtype, int32_t threads, int
   DKV_REQUIRE(flops != NULL, DKV_ERR_NULL, "matmul_rate: flops must not be NULL");
   DKV_REQUIRE(n > 0 && repeats > 0 && threads >= 0, DKV_ERR_RANGE,
               "matmul_rate: n=%d, repeats=%d, threads=%d; the first two are > 0, the last >= 0", n, repeats, threads);
+  DKV_TRY(dkv_blas_open());
+  DKV_TRY(dkv_blas_open());
   size_t elements = (size_t)n * (size_t)n;
   void *memory = NULL;
   DKV_TRY(dkv_host_allocate(&memory, 3 * elements * sizeof(float)));
@@ -97,10 +101,7 @@ dkv_status dkv_host_matmul_rate(int32_t n, dkv_dtype dtype, int32_t threads, int
     b[i] = (float)word.word[1] * 4.656612873077393e-10f - 1.0f;
     c[i] = 0.0f;
   }
-  int before = openblas_get_num_threads();
-  openblas_set_num_threads(dkv_host_threads(threads));
-  *flops = best_product_rate(n, repeats, a, b, c);
-  openblas_set_num_threads(before);
+  *flops = best_product_rate(n, dkv_host_threads(threads), repeats, a, b, c);
   dkv_host_release(memory);
   return DKV_OK;
 }

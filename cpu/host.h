@@ -1,7 +1,7 @@
 /**
  * @file host.h
- * @brief What both host backends share: memory, the clock, the matrix product that sets the ceiling, and the way a table
- * of kernels is cut out of kernels.def.
+ * @brief What both host backends share: memory, the clock, the matrix product that sets the ceiling, and the way a
+ * table of kernels is cut out of kernels.def.
  *
  * Rules: everything here fills slots of dkv_backend; the contracts are written there.
  *
@@ -15,13 +15,15 @@
 /** Alignment of every allocation, in bytes. */
 #define DKV_HOST_ALIGNMENT 256
 
-/** Slot allocate. @param[out] out memory, NULL for 0 bytes. @param[in] bytes size. @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM */
+/** Slot allocate. @param[out] out memory, NULL for 0 bytes. @param[in] bytes size. @return DKV_OK; DKV_ERR_NULL;
+ * DKV_ERR_NOMEM */
 dkv_status dkv_host_allocate(void **out, size_t bytes);
 
 /** Slot release. @param[in] memory from dkv_host_allocate, or NULL */
 void dkv_host_release(void *memory);
 
-/** Slots upload and download: host memory is the backend's memory. @param[out] to, @param[in] from disjoint, both `bytes` long.
+/** Slots upload and download: host memory is the backend's memory. @param[out] to, @param[in] from disjoint, both
+ * `bytes` long.
  * @return DKV_OK; DKV_ERR_NULL (a NULL while bytes > 0) */
 dkv_status dkv_host_copy(void *to, const void *from, size_t bytes);
 
@@ -37,10 +39,12 @@ dkv_status dkv_host_time(const dkv_kernel *kernel, const dkv_attention *problem,
 
 /** Slot matmul_rate: one cblas_sgemm of n x n on `threads` threads (0 = all), whatever the dtype, best of `repeats`.
  * @param[in] n > 0. @param[in] dtype ignored: sums are f32 here. @param[in] threads >= 0. @param[in] repeats > 0.
- * @param[out] flops FLOP/s. @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE; DKV_ERR_NOMEM */
+ * @param[out] flops FLOP/s. @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE; DKV_ERR_NOMEM; DKV_ERR_UNSUPPORTED (no
+ * OpenBLAS) */
 dkv_status dkv_host_matmul_rate(int32_t n, dkv_dtype dtype, int32_t threads, int32_t repeats, double *flops);
 
-/** Writes the processor's name as the system reports it, "unknown processor" if it does not. @param[out] out [bytes] text */
+/** Writes the processor's name as the system reports it, "unknown processor" if it does not. @param[out] out [bytes]
+ * text */
 void dkv_host_processor(char *out, size_t bytes);
 
 /** Threads that a call uses. @param[in] threads a problem's field: 0 = what OpenMP gives. @return at least 1 */

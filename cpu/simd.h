@@ -1,6 +1,7 @@
 /**
  * @file simd.h
- * @brief A vector of floats and the dozen operations that attention needs, three times: AVX-512, AVX2 with FMA, and plain C.
+ * @brief A vector of floats and the dozen operations that attention needs, three times: AVX-512, AVX2 with FMA, and
+ * plain C.
  *
  * Which one is chosen when the file is compiled (-march).  The rest of cpu/ is written once, in these words:
  *
@@ -63,9 +64,7 @@ static inline dkv_vec vec_mul(dkv_vec a, dkv_vec b) { return _mm256_mul_ps(a, b)
 static inline dkv_vec vec_fma(dkv_vec a, dkv_vec b, dkv_vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline dkv_vec vec_max(dkv_vec a, dkv_vec b) { return _mm256_max_ps(a, b); }
 static inline dkv_vec vec_min(dkv_vec a, dkv_vec b) { return _mm256_min_ps(a, b); }
-static inline dkv_vec vec_round(dkv_vec a) {
-  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+static inline dkv_vec vec_round(dkv_vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* 2^n is built in the exponent field, in two halves so that each is a normal number */
 static inline dkv_vec vec_scale2(dkv_vec a, dkv_vec n) {
   __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);

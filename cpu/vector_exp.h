@@ -4,13 +4,14 @@
  *
  *     x = n ln2 + r, |r| <= ln2 / 2      exp(x) = 2^n exp(r)      exp(r) = 1 + r + r^2 (c2 + c3 r + ... + c6 r^4)
  *
- * n = round(x / ln2).  ln2 is subtracted in two parts, the first with 9 trailing zero bits so that n times it is exact.  The
- * polynomial has the least largest relative error on the interval (3.1e-9, by weighted least squares with re-weighting; a
- * twentieth of a float's rounding), with the first two coefficients held at 1 so that exp(0) = 1 exactly.
+ * n = round(x / ln2).  ln2 is subtracted in two parts, the first with 9 trailing zero bits so that n times it is exact.
+ * The polynomial has the least largest relative error on the interval (3.1e-9, by weighted least squares with
+ * re-weighting; a twentieth of a float's rounding), with the first two coefficients held at 1 so that exp(0) = 1
+ * exactly.
  *
  * Error: at most 1.1 units in the last place for normal results (tests/test_vector_exp.c walks through every float).
- * exp(-infinity) and everything below -103.98 is exactly 0: masked scores get a weight of exactly 0.  Above 88.73 the result
- * is infinity; NaN stays NaN.
+ * exp(-infinity) and everything below -103.98 is exactly 0: masked scores get a weight of exactly 0.  Above 88.73 the
+ * result is infinity; NaN stays NaN.
  *
  * Read before: simd.h.  Read next: attention/tiled_fwd.c.
  */

@@ -10,8 +10,8 @@
  *       ...                                           the units that multiply are never idle.
  *
  * A's numbers are read one by one, so A may lie in memory in any order (two strides); B and C are rows of vectors.
- * The order of the sum over k is fixed, and a lane's result does not depend on the number of lanes: so the backward gets the
- * same bits for a score as the forward.
+ * The order of the sum over k is fixed, and a lane's result does not depend on the number of lanes: so the backward
+ * gets the same bits for a score as the forward.
  *
  * Read before: cpu/simd.h.  Read next: tile.h.
  */
@@ -49,8 +49,8 @@ struct product_right {
 #define DKV_INLINE static inline __attribute__((always_inline))
 
 /** One block of DKV_MR rows and nv vectors; nv, mode and one of A's strides are constants where this is inlined. */
-DKV_INLINE void product_block(int nv, enum product_mode mode, struct product_left a, struct product_right b, int32_t depth,
-                              float *c, size_t c_stride, const float *alpha) {
+DKV_INLINE void product_block(int nv, enum product_mode mode, struct product_left a, struct product_right b,
+                              int32_t depth, float *c, size_t c_stride, const float *alpha) {
   dkv_vec acc[DKV_MR][DKV_NV];
 #pragma GCC unroll 8
   for (int r = 0; r < DKV_MR; ++r)
@@ -82,8 +82,8 @@ DKV_INLINE void product_block(int nv, enum product_mode mode, struct product_lef
 }
 
 /**
- * C = A B over `rows` rows (a multiple of DKV_MR) and nv vectors (1 to DKV_NV).  `block_step` is the distance in A from one
- * block of DKV_MR rows to the next.
+ * C = A B over `rows` rows (a multiple of DKV_MR) and nv vectors (1 to DKV_NV).  `block_step` is the distance in A from
+ * one block of DKV_MR rows to the next.
  */
 DKV_INLINE void product(int nv, enum product_mode mode, int32_t rows, struct product_left a, size_t block_step,
                         struct product_right b, int32_t depth, float *c, size_t c_stride, const float *alpha) {

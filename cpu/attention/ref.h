@@ -2,8 +2,8 @@
  * @file ref.h
  * @brief Helpers of the definition: a head's rows as doubles, back to storage, and the two loops over a row.
  *
- * Whatever the storage type, the definition computes in double: rows are converted when they are read, and rounded once when
- * they are written.
+ * Whatever the storage type, the definition computes in double: rows are converted when they are read, and rounded once
+ * when they are written.
  *
  * Read before: common/attention.h.  Read next: ref_fwd.c.
  */
@@ -27,15 +27,15 @@ static inline void store_row(void *tensor, const double *in, dkv_dtype dtype, in
 }
 
 /** Reads all rows of head `head` of a [rows][heads][dim] tensor. @param[out] out [rows][dim] */
-static inline void load_head(double *out, const void *tensor, dkv_dtype dtype, int32_t rows, int32_t head, int32_t heads,
-                             int32_t dim) {
+static inline void load_head(double *out, const void *tensor, dkv_dtype dtype, int32_t rows, int32_t head,
+                             int32_t heads, int32_t dim) {
   for (int32_t row = 0; row < rows; ++row)
     load_row(out + (size_t)row * (size_t)dim, tensor, dtype, row, head, heads, dim);
 }
 
 /** Writes all rows of head `head`. @param[in] in [rows][dim] */
-static inline void store_head(void *tensor, const double *in, dkv_dtype dtype, int32_t rows, int32_t head, int32_t heads,
-                              int32_t dim) {
+static inline void store_head(void *tensor, const double *in, dkv_dtype dtype, int32_t rows, int32_t head,
+                              int32_t heads, int32_t dim) {
   for (int32_t row = 0; row < rows; ++row)
     store_row(tensor, in + (size_t)row * (size_t)dim, dtype, row, head, heads, dim);
 }

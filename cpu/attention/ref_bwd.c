@@ -8,8 +8,9 @@
  *     p_ij = exp(s_ij) / sum_j exp(s_ij) ds_ij = p_ij (dp_ij - delta_i)    delta_i = sum_j p_ij dp_ij = <dout_i, o_i>
  *     s_ij = c <q_i, k_j>                dq_i += c ds_ij k_j               dk_j += c ds_ij q_i
  *
- * delta_i is short because sum_j p_ij <dout_i, v_j> = <dout_i, sum_j p_ij v_j>.  A key row collects from every row that sees
- * it and from all g query heads of its key head: for a prompt row that is the prompt and all responses, one plain sum.
+ * delta_i is short because sum_j p_ij <dout_i, v_j> = <dout_i, sum_j p_ij v_j>.  A key row collects from every row that
+ * sees it and from all g query heads of its key head: for a prompt row that is the prompt and all responses, one plain
+ * sum.
  *
  * Workspace, in doubles: k, v, dk, dv of one key head, [4][T][D].
  *

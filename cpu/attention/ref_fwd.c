@@ -1,12 +1,13 @@
 /**
  * @file ref_fwd.c
- * @brief THE DEFINITION of packed attention, forward: in double, O(T^2), one loop nest, straight from the visibility rule.
+ * @brief THE DEFINITION of packed attention, forward: in double, O(T^2), one loop nest, straight from the visibility
+ * rule.
  *
  *     s_ij = c <q_i, k_j>      m_i = max_j s_ij      lse_i = m_i + log sum_j exp(s_ij - m_i)
  *     p_ij = exp(s_ij - lse_i)                       o_i = sum_j p_ij v_j           j over all rows that i sees
  *
- * Packed and replicated differ in nothing but the layout's `end`.  The maximum is taken out so that exp cannot overflow; it
- * cancels exactly in the formulas above.  Every row sees itself, so no sum is empty.
+ * Packed and replicated differ in nothing but the layout's `end`.  The maximum is taken out so that exp cannot
+ * overflow; it cancels exactly in the formulas above.  Every row sees itself, so no sum is empty.
  *
  * Workspace, in doubles: the scores of one row [T]; k and v of one key head [2][T][D].
  *

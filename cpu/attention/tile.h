@@ -2,15 +2,16 @@
  * @file tile.h
  * @brief How the tiled kernels cut the problem: stacked query rows in panels of lanes, keys in tiles.
  *
- * The g = H / Hkv query heads of one key head read the same keys, so their rows are stacked: lane l = (i - i0) g + head.
- * A row of q holds these heads side by side, so the stack is contiguous per row.
+ * The g = H / Hkv query heads of one key head read the same keys, so their rows are stacked: lane l = (i - i0) g +
+ * head. A row of q holds these heads side by side, so the stack is contiguous per row.
  *
  *     query tile: rows [i0, i1)   lanes  0 .......................... (i1 - i0) g
  *                                 | panel 0   | panel 1   | ...                   |   DKV_PANEL lanes each: 3 vectors
  *     key tile: keys [j0, j1)     scores of a panel: [key][lane], a vector holds one key and 16 query rows
  *
- * With queries along the vector, the softmax needs no sum across a vector, K and V are read as they lie in memory, and rule
- * dkv_sees becomes one interval of lanes for each key.  Tiles are cut by size alone, never by the number of threads.
+ * With queries along the vector, the softmax needs no sum across a vector, K and V are read as they lie in memory, and
+ * rule dkv_sees becomes one interval of lanes for each key.  Tiles are cut by size alone, never by the number of
+ * threads.
  *
  * Everything inside a tile is f32; storage types are converted when a tile is loaded or written.
  *
@@ -63,7 +64,8 @@ static inline int panel_vectors(const struct query_tile *tile, int32_t panel) {
   return left >= DKV_PANEL ? DKV_NV : (left + DKV_LANES - 1) / DKV_LANES;
 }
 
-/** Lane interval [*lo, *hi) of panel `panel` that sees key j. A key is seen by consecutive rows, so by consecutive lanes. */
+/** Lane interval [*lo, *hi) of panel `panel` that sees key j. A key is seen by consecutive rows, so by consecutive
+ * lanes. */
 static inline void visible_lanes(const struct query_tile *tile, int32_t panel, int32_t j, int32_t end_j, int32_t *lo,
                                  int32_t *hi) {
   const int32_t lane0 = panel * DKV_PANEL;
@@ -95,7 +97,8 @@ static inline struct key_span span_of_keys(const dkv_layout *layout, const struc
 }
 
 /** Floats of a row of `dim` elements in storage type `dtype`. @param[out] out [dim] */
-static inline void load_floats(float *DKV_RESTRICT out, const void *data, dkv_dtype dtype, int64_t offset, int32_t dim) {
+static inline void load_floats(float *DKV_RESTRICT out, const void *data, dkv_dtype dtype, int64_t offset,
+                               int32_t dim) {
   const uint16_t *half = (const uint16_t *)data + offset;
   if (dtype == DKV_F32) memcpy(out, (const float *)data + offset, (size_t)dim * sizeof(float));
   else if (dtype == DKV_BF16)
@@ -105,7 +108,8 @@ static inline void load_floats(float *DKV_RESTRICT out, const void *data, dkv_dt
 }
 
 /** Rounds a row of floats to storage. @param[in] in [dim] */
-static inline void store_floats(void *data, dkv_dtype dtype, int64_t offset, const float *DKV_RESTRICT in, int32_t dim) {
+static inline void store_floats(void *data, dkv_dtype dtype, int64_t offset, const float *DKV_RESTRICT in,
+                                int32_t dim) {
   uint16_t *half = (uint16_t *)data + offset;
   if (dtype == DKV_F32) memcpy((float *)data + offset, in, (size_t)dim * sizeof(float));
   else if (dtype == DKV_BF16)
@@ -147,7 +151,8 @@ static inline void store_lanes(void *tensor, const float *in, const dkv_attentio
   }
 }
 
-/** Rows [j0, j1) of k or v as they lie: out[key][d]; zero rows up to a whole register block. @param[out] out [DKV_KEYS][D] */
+/** Rows [j0, j1) of k or v as they lie: out[key][d]; zero rows up to a whole register block. @param[out] out
+ * [DKV_KEYS][D] */
 static inline void load_keys(float *out, const void *tensor, const dkv_attention *p, int32_t k_head, int32_t j0,
                              int32_t j1) {
   const int32_t D = p->head_dim, count = j1 - j0;
@@ -160,7 +165,8 @@ static inline void load_keys(float *out, const void *tensor, const dkv_attention
 static inline void block_columns(float *DKV_RESTRICT out, const float *DKV_RESTRICT rows, int32_t count, int32_t D) {
   for (int32_t j = 0; j < count; ++j)
     for (int32_t d = 0; d < D; d += DKV_MR)
-      memcpy(out + ((size_t)d * DKV_KEYS + (size_t)j * DKV_MR), rows + (size_t)j * (size_t)D + d, DKV_MR * sizeof(float));
+      memcpy(out + ((size_t)d * DKV_KEYS + (size_t)j * DKV_MR), rows + (size_t)j * (size_t)D + d,
+             DKV_MR * sizeof(float));
 }
 
 #endif

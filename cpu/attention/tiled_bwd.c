@@ -1,6 +1,7 @@
 /**
  * @file tiled_bwd.c
- * @brief The backward in tiles: weights are recomputed from lse, and a key's gradient is summed in the order of its queries.
+ * @brief The backward in tiles: weights are recomputed from lse, and a key's gradient is summed in the order of its
+ * queries.
  *
  * For each query tile, over the key tiles that it sees (ref_bwd.c has the same lines, one pair at a time):
  *
@@ -8,15 +9,16 @@
  *     dQ^T += K^T dS                                                                   stays with the query tile
  *     dV = P dO     dK = dS Q                                                          one contribution per key tile
  *
- * dq belongs to the query tile; dk and dv of a prompt belong to everybody.  Each query tile works out its contribution alone
- * and then adds it when it is its turn: turn[key tile] counts up through the query tiles that see the key tile.
+ * dq belongs to the query tile; dk and dv of a prompt belong to everybody.  Each query tile works out its contribution
+ * alone and then adds it when it is its turn: turn[key tile] counts up through the query tiles that see the key tile.
  *
- *     key tile 0:  query tile 0, then 1, then 2, ...         a fixed order of additions: the same bits for any number of
- *     key tile 1:                query tile 1, then 2, ...   threads, and no copy of dk and dv per thread
+ *     key tile 0:  query tile 0, then 1, then 2, ...         a fixed order of additions: the same bits for any number
+ * of key tile 1:                query tile 1, then 2, ...   threads, and no copy of dk and dv per thread
  *
  * Tiles are handed out in ascending order, so the tile that somebody waits for is always being worked on: no deadlock.
  *
- * Workspace: tiles of each thread, the turns, and for 16-bit storage dk and dv in f32 (rounded once, by the last in turn).
+ * Workspace: tiles of each thread, the turns, and for 16-bit storage dk and dv in f32 (rounded once, by the last in
+ * turn).
  *
  * Read before: tiled_fwd.c, ref_bwd.c.  Read next: counted.c.
  */
@@ -65,12 +67,11 @@ struct call {
 /** Cuts a thread's memory into tiles. @return floats used (with memory NULL: floats needed) */
 static size_t cut_scratch(struct scratch *out, float *memory, const struct call *call) {
   const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, width = (size_t)call->chunks * CHUNK;
-  const size_t sizes[] = {L * D,        L * D,        L * width,    L * width,    L * D,           L,
-                          L,            DKV_KEYS * D, DKV_KEYS * D, DKV_KEYS * D, DKV_KEYS * L,    DKV_KEYS * L,
-                          DKV_KEYS * width, DKV_KEYS * width};
-  float **const parts[] = {&out->q,     &out->dout, &out->q_rows, &out->dout_rows, &out->dq, &out->lse,
-                           &out->delta, &out->k,    &out->v,      &out->k_columns, &out->s,  &out->ds,
-                           &out->dk,    &out->dv};
+  const size_t sizes[] = {
+      L * D,        L * D,        L * width,    L * width,        L * D,           L, L, DKV_KEYS * D, DKV_KEYS * D,
+      DKV_KEYS * D, DKV_KEYS * L, DKV_KEYS * L, DKV_KEYS * width, DKV_KEYS * width};
+  float **const parts[] = {&out->q, &out->dout, &out->q_rows,    &out->dout_rows, &out->dq, &out->lse, &out->delta,
+                           &out->k, &out->v,    &out->k_columns, &out->s,         &out->ds, &out->dk,  &out->dv};
   size_t used = 0;
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
     *parts[i] = memory == NULL ? NULL : memory + used;
@@ -130,8 +131,9 @@ static void load_row_chunks(float *out, const void *tensor, const struct call *c
 }
 
 /**
- * delta = <dout, o> and lse of each lane; lanes past the end get lse = infinity, so that their weights are 0.  delta is summed
- * over d one by one, as the product dP is: a row that sees one key has o = v, hence dP - delta = 0 to the last bit.
+ * delta = <dout, o> and lse of each lane; lanes past the end get lse = infinity, so that their weights are 0.  delta is
+ * summed over d one by one, as the product dP is: a row that sees one key has o = v, hence dP - delta = 0 to the last
+ * bit.
  */
 static void load_row_numbers(const struct call *call, const struct query_tile *tile, int32_t k_head,
                              const struct scratch *t) {

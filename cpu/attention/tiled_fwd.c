@@ -8,11 +8,11 @@
  *     P = exp(S - m')                      l' = alpha l + sum_j P_j
  *     O' = alpha O + V^T P                 and in the end  o = O / l,  lse = m + log l
  *
- * When the maximum moves, what was summed so far is too large by exp(m' - m): one factor alpha per row mends it.  A row that
- * has seen nothing yet has m = -infinity; its P is exp(-infinity - 0) = 0, never exp(-infinity + infinity).
+ * When the maximum moves, what was summed so far is too large by exp(m' - m): one factor alpha per row mends it.  A row
+ * that has seen nothing yet has m = -infinity; its P is exp(-infinity - 0) = 0, never exp(-infinity + infinity).
  *
- * Work is shared out over (key head, query tile), the longest first.  A tile is computed by one thread from start to end and
- * cut by size alone, so the bits do not depend on the threads.
+ * Work is shared out over (key head, query tile), the longest first.  A tile is computed by one thread from start to
+ * end and cut by size alone, so the bits do not depend on the threads.
  *
  * Workspace: tiles of each thread, nothing that grows with T.
  *
@@ -36,13 +36,13 @@ static int64_t padded_lanes(int32_t group) {
 
 /** One thread's tiles. */
 struct scratch {
-  float *q;      /**< [panels][D][DKV_PANEL] c q, transposed */
-  float *o;      /**< [panels][D][DKV_PANEL] sum so far, transposed */
-  float *m;      /**< [panels][DKV_PANEL] maximum so far */
-  float *l;      /**< [panels][DKV_PANEL] sum of weights so far */
-  float *k;      /**< [DKV_KEYS][D] */
-  float *v;      /**< [D / DKV_MR][DKV_KEYS][DKV_MR] */
-  float *s;      /**< [DKV_KEYS][DKV_PANEL] scores, then weights; holds the rows of v while they are loaded */
+  float *q; /**< [panels][D][DKV_PANEL] c q, transposed */
+  float *o; /**< [panels][D][DKV_PANEL] sum so far, transposed */
+  float *m; /**< [panels][DKV_PANEL] maximum so far */
+  float *l; /**< [panels][DKV_PANEL] sum of weights so far */
+  float *k; /**< [DKV_KEYS][D] */
+  float *v; /**< [D / DKV_MR][DKV_KEYS][DKV_MR] */
+  float *s; /**< [DKV_KEYS][DKV_PANEL] scores, then weights; holds the rows of v while they are loaded */
 };
 
 /** Cuts a thread's memory into tiles. @return bytes used (with memory NULL: bytes needed) */
@@ -139,7 +139,8 @@ static void attend_panel(const dkv_attention *p, const struct query_tile *tile, 
 }
 
 /** One query tile of one key head, from q to o and lse. */
-static void attend_tile(const dkv_attention *p, const struct query_tile *tile, int32_t k_head, const struct scratch *t) {
+static void attend_tile(const dkv_attention *p, const struct query_tile *tile, int32_t k_head,
+                        const struct scratch *t) {
   const int32_t D = p->head_dim, lanes = tile->panels * DKV_PANEL;
   load_lanes(t->q, p->q, p, tile, k_head, (float)p->scale);
   memset(t->o, 0, (size_t)lanes * (size_t)D * sizeof(float));
