@@ -1,0 +1,50 @@
+/**
+ * @file dualkv.c
+ * @brief The program: a table of commands, and nothing else.
+ *
+ * To add a command: a file cmd_NAME.c, its declaration in tool.h, one line here.
+ *
+ * Read before: tool.h.  Read next: cmd_layout.c, the simplest command.
+ */
+#include <stdio.h>
+
+#include "tools/tool.h"
+
+static const struct dkv_command commands[] = {
+    {"demo", "the tour: draws a small group, shows packed == replicated, times both", dkv_cmd_demo},
+    {"layout", "draws segments, positions, mask and tiles", dkv_cmd_layout},
+    {"cost", "counts tokens, pairs, FLOPs and bytes, packed beside replicated", dkv_cmd_cost},
+    {"attention", "runs a case file and writes o, lse, dq, dk, dv", dkv_cmd_attention},
+    {"check", "compares results with answers; without a case, runs every law", dkv_cmd_check},
+    {"bench", "checks, then times packed and replicated with the same kernel", dkv_cmd_bench},
+    {"kernels", "lists the attention kernels and says which run here", dkv_cmd_kernels},
+};
+
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void help(FILE *stream) {
+  fprintf(stream, "dualkv: attention for one prompt and its many responses, the prompt computed once\n\n"
+                  "usage: dualkv COMMAND [FLAGS] [FILES]\n\n");
+  for (int i = 0; i < COMMANDS; ++i) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
+  fprintf(stream, "\ndualkv COMMAND --help explains a command.  Exit code: 0 all is well, 1 a comparison failed,\n"
+                  "2 a bad flag, a bad file, an impossible shape or a backend that is not here.\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    help(stderr);
+    return DKV_EXIT_USAGE;
+  }
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    help(stdout);
+    return DKV_EXIT_OK;
+  }
+  if (strcmp(argv[1], "--version") == 0) {
+    printf("dualkv, commit %s\n", dkv_tool_commit());
+    return DKV_EXIT_OK;
+  }
+  for (int i = 0; i < COMMANDS; ++i)
+    if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+  fprintf(stderr, "dualkv: there is no command \"%.60s\"; dualkv --help lists them\n", argv[1]);
+  return DKV_EXIT_USAGE;
+}
