@@ -59,14 +59,15 @@ typedef struct dkv_adamw {
 
 /** K and V of one layer as a decoding step sees them. */
 typedef struct dkv_decode_cache {
-  int32_t responses;           /**< slots of a group */
-  int32_t capacity;            /**< rows of a slot in response_k */
-  const int32_t *prompt_start; /**< [groups+1] */
-  const int32_t *length;       /**< [slots] rows that each slot holds, the newest included */
-  const float *prompt_k;       /**< [prompt rows][Hkv][D] */
-  const float *prompt_v;       /**< likewise */
-  const float *response_k;     /**< [slots][capacity][Hkv][D] */
-  const float *response_v;     /**< likewise */
+  int32_t responses; /**< slots of a group */
+  int32_t capacity;  /**< rows of a slot in response_k */
+  const int32_t
+      *prompt_start;       /**< [groups+1] first row of each group in prompt_k; the last entry ends the last group */
+  const int32_t *length;   /**< [slots] rows that each slot holds, the newest included */
+  const float *prompt_k;   /**< [prompt rows][Hkv][D] */
+  const float *prompt_v;   /**< likewise */
+  const float *response_k; /**< [slots][capacity][Hkv][D] */
+  const float *response_v; /**< likewise */
 } dkv_decode_cache;
 
 /** A table of layers: one per backend. Every function returns DKV_OK, or a backend's failure with a sentence. */
@@ -157,12 +158,14 @@ typedef struct dkv_layers {
   /** *out = sum of squares of n elements, in double, in a fixed order. */
   dkv_status (*sum_squares)(const dkv_where *where, double *out, const float *x, int64_t n);
 
+  /** cache[slot[r]][length[slot[r]] - 1] = x[r] for rows with slot[r] >= 0: the newest row of each cache.  x
+   * [rows][width], cache [slots][capacity][width]. */
+  dkv_status (*append_rows)(const dkv_where *where, float *cache, const float *x, const int32_t *slot,
+                            const int32_t *length, int32_t rows, int32_t capacity, int32_t width);
   /**
    * Attention of one decoding step over a shared prompt: row r of q [rows][H][D] belongs to response slot[r] of group
-   * slot[r] / responses.  It sees its group's prompt rows [prompt_start[g], prompt_start[g+1]) of prompt_k, prompt_v
-   * [prompt rows][Hkv][D] and rows 0 .. length[slot] - 1 of its own response_k, response_v [slots][capacity][Hkv][D].
-   * The prompt's keys and values are read once for all rows of a group.  out [rows][H][D].  A row's result does not
-   * depend on the other rows.
+   * slot[r] / responses; it sees its group's prompt rows and the length[slot[r]] rows of its own cache.  A row with
+   * slot[r] < 0 belongs to nobody and becomes 0.  out [rows][H][D].  A row's result does not depend on the other rows.
    */
   dkv_status (*decode_attention)(const dkv_where *where, float *out, const float *q, const dkv_decode_cache *cache,
                                  const int32_t *slot, int32_t rows, int32_t heads, int32_t kv_heads, int32_t head_dim,

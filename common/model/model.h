@@ -100,25 +100,37 @@ typedef struct dkv_batch {
   const dkv_prediction
       *pairs;         /**< [pair_count] from dkv_predictions, or any others (prompt rows too, for supervised steps) */
   int32_t pair_count; /**< pairs */
-  const int32_t *target_ids; /**< [pair_count] token that each pair scores; NULL: ids[pairs[i].target]. With it
+  const int32_t *target_ids; /**< [pair_count] token that each pair scores; NULL: ids[pairs[i].target]. When given,
                                 pairs[i].target is not read, so that the last token of a response needs no row */
   float temperature;         /**< logits are divided by it; > 0 */
+  bool forward_only;         /**< no backward follows: nothing is kept for it */
 } dkv_batch;
 
-/** Buffers of one forward (and backward) over one batch; they grow when a larger batch comes, and are kept. Fields are
- * private. */
+/**
+ * Buffers of one forward (and backward) over one batch; they grow when a larger batch comes, and are kept.  Fields are
+ * private.
+ */
 typedef struct dkv_pass {
-  dkv_batch batch;        /**< what dkv_pass_set was given */
-  dkv_plan plan;          /**< what is where in the arena */
-  char *arena;            /**< every activation */
-  size_t arena_bytes;     /**< its size */
-  int32_t source_count;   /**< U: distinct source rows: what goes through the LM head */
-  int32_t *source_row;    /**< [U] ascending */
-  int32_t *source_begin;  /**< [U+1] first entry of each source in pair_order */
-  int32_t *pair_order;    /**< [pair_count] pairs sorted by source */
-  int32_t *pair_token;    /**< [pair_count] token of pair_order[i] */
-  int32_t index_capacity; /**< pairs that the four arrays hold */
-  bool forward_done;      /**< backward is legal */
+  dkv_batch batch;              /**< what dkv_pass_set was given */
+  const dkv_backend *backend;   /**< whose memory arena and rope are */
+  dkv_plan plan;                /**< what is where in the arena */
+  char *arena;                  /**< every activation */
+  size_t arena_bytes;           /**< its size */
+  int32_t source_count;         /**< U: distinct source rows: what goes through the LM head */
+  int32_t *index;               /**< one allocation behind the four arrays that follow */
+  size_t index_count;           /**< its elements */
+  int32_t *source_row;          /**< [U] ascending */
+  int32_t *source_begin;        /**< [U+1] first entry of each source in pair_order */
+  int32_t *pair_order;          /**< [pair_count] pairs sorted by source */
+  int32_t *pair_token;          /**< [pair_count] token of pair_order[i] */
+  float *rope;                  /**< [rope_positions][D] cosines and sines */
+  int32_t rope_positions;       /**< positions in rope */
+  double rope_theta;            /**< base for which rope was made */
+  const dkv_kernel *kernel_fwd; /**< attention kernel */
+  const dkv_kernel *kernel_bwd; /**< attention kernel */
+  dkv_attention attention_fwd;  /**< prepared, but for the tensors */
+  dkv_attention attention_bwd;  /**< prepared, but for the tensors */
+  bool forward_done;            /**< backward is legal */
 } dkv_pass;
 
 /**
@@ -130,6 +142,16 @@ typedef struct dkv_pass {
  * max_positions, a temperature that is not a positive number); DKV_ERR_NOMEM
  */
 dkv_status dkv_pass_set(dkv_pass *pass, const dkv_model *model, const dkv_batch *batch);
+
+/**
+ * The plan of a layout with its dkv_predictions, without allocating or running anything: for printing before a run.
+ * @param[out] out          overwritten
+ * @param[in]  model        the model
+ * @param[in]  layout       the layout
+ * @param[in]  forward_only no backward follows
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM; what a kernel said
+ */
+dkv_status dkv_pass_plan(dkv_plan *out, const dkv_model *model, const dkv_layout *layout, bool forward_only);
 
 /** Frees; accepts a zeroed struct. @param[in,out] pass zeroed afterwards. */
 void dkv_pass_free(dkv_pass *pass);
@@ -170,24 +192,28 @@ dkv_status dkv_model_logits(const dkv_model *model, dkv_pass *pass, float *logit
 
 /**
  * K and V caches for several prompt groups: each prompt's K and V are stored once and read by all its responses; each
- * response owns only what it generated.  Slot s = group * responses + n is response n of a group.
+ * response owns only what it generated.  Slot s = group * responses + n is response n of a group.  length may be read;
+ * the other fields are private.
  */
 typedef struct dkv_decoder {
   const dkv_model *model;  /**< must outlive the decoder */
-  int32_t groups;          /**< G prompts */
+  int32_t groups;          /**< most prompts */
   int32_t responses;       /**< N slots of each prompt */
   int32_t prompt_capacity; /**< rows of all prompts together */
   int32_t new_capacity;    /**< tokens that each response may be fed */
-  int32_t *prompt_start;   /**< [G+1] first prompt row of each group */
-  int32_t *length;         /**< [G N] tokens fed to each slot so far */
+  int32_t live_groups;     /**< prompts of the latest prefill */
+  int32_t *prompt_start;   /**< [groups+1] first prompt row of each group */
+  int32_t *length;         /**< [groups N] tokens fed to each slot so far */
+  int32_t *row_slot;       /**< [step rows] slot of each row of a step, -1 for a row without one */
+  int32_t *live_row;       /**< [groups N] row of each live slot of a step */
   float *prompt_k;         /**< [L][prompt_capacity][Hkv][D] */
   float *prompt_v;         /**< [L][prompt_capacity][Hkv][D] */
-  float *response_k;       /**< [L][G N][new_capacity][Hkv][D] */
-  float *response_v;       /**< [L][G N][new_capacity][Hkv][D] */
+  float *response_k;       /**< [L][groups N][new_capacity][Hkv][D] */
+  float *response_v;       /**< [L][groups N][new_capacity][Hkv][D] */
+  size_t cache_bytes;      /**< bytes of the four caches */
   char *arena;             /**< activations of one step */
   size_t arena_bytes;      /**< its size */
-  size_t cache_bytes;      /**< bytes of the four caches */
-  dkv_pass pass;           /**< buffers of the prefill */
+  dkv_pass pass;           /**< buffers of the prefill; its rope table serves the steps too */
 } dkv_decoder;
 
 /**

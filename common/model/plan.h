@@ -3,12 +3,14 @@
  * @brief Where every activation lives, known before anything runs: so that memory can be printed, packed beside
  * replicated.
  *
- *     arena  [ x_0 | layer 0: kept tensors | ... | layer L-1 | x_L | head rows | backward scratch ]
+ *     arena  [ x_0 x_1 ... x_L | layer 0 | layer 1 | ... | head | passing tensors | workspaces ]
  *
- * Without recomputation every layer keeps its own tensors; with it a layer keeps its input x_l only, all layers share
- * one set of the rest, and the backward pass runs the layer's forward again.
+ * A layer keeps what a matrix product or the attention kernel made: q and k before their norm, v, o, lse, x_mid, gate,
+ * up.  What is cheap to make again (the norms, rotated q and k, silu(gate) up) is made again in the backward pass and
+ * lives in the passing tensors, which all layers share.  With DKV_KEEP_INPUTS a layer keeps x_l only, and its forward
+ * runs twice; with DKV_KEEP_NOTHING (no backward) even x_l is overwritten two layers later.
  *
- * Read before: params.h.  Read next: forward.c.
+ * Read before: params.h.  Read next: pass.c, forward.c.
  */
 #ifndef DKV_MODEL_PLAN_H
 #define DKV_MODEL_PLAN_H
@@ -18,18 +20,65 @@
 
 DKV_BEGIN_C
 
-/** Bytes of one pass by purpose; offsets follow from config, rows and sources. */
+/** What a forward leaves for the backward. */
+typedef enum dkv_keep {
+  DKV_KEEP_ALL,    /**< every product */
+  DKV_KEEP_INPUTS, /**< the input of each layer: recomputation */
+  DKV_KEEP_NOTHING /**< no backward follows */
+} dkv_keep;
+
+/** Tensors that a layer keeps. */
+typedef struct dkv_layer_tensors {
+  float *q_raw; /**< [T][H D] before norm and rotation */
+  float *k_raw; /**< [T][Hkv D] before norm and rotation */
+  float *v;     /**< [T][Hkv D] */
+  float *o;     /**< [T][H D] attention's output */
+  float *lse;   /**< [H][T] */
+  float *x_mid; /**< [T][C] after the attention's residual */
+  float *gate;  /**< [T][F] */
+  float *up;    /**< [T][F] */
+  float *q;     /**< [T][H D] normed and rotated: a passing tensor */
+  float *k;     /**< [T][Hkv D] normed and rotated: a passing tensor */
+} dkv_layer_tensors;
+
+/** Tensors around the LM head: U rows. */
+typedef struct dkv_head_tensors {
+  float *x;     /**< [U][C] rows of x_L that predict */
+  float *h;     /**< [U][C] after the final norm */
+  float *rstd;  /**< [U] */
+  float *lse;   /**< [U] */
+  float *dh;    /**< [U][C] */
+  float *chunk; /**< a chunk of logits */
+} dkv_head_tensors;
+
+/** Tensors that pass: alive inside one layer's forward or backward. */
+typedef struct dkv_passing_tensors {
+  float *h;          /**< [T][C] a norm's output */
+  float *dh;         /**< [T][C] */
+  float *dx;         /**< [T][C] gradient of the residual stream */
+  float *rstd;       /**< [T] */
+  float *rstd_heads; /**< [T H] */
+  float *act;        /**< [T][F] silu(gate) up; shares its place with what follows */
+  float *dact;       /**< [T][F] */
+  float *dout;       /**< [T][H D] gradient of o */
+  float *dq;         /**< [T][H D] */
+  float *dk;         /**< [T][Hkv D] */
+  float *dv;         /**< [T][Hkv D] */
+  float *scratch;    /**< the layers' partial sums */
+} dkv_passing_tensors;
+
+/** Bytes of one pass by purpose, and where things start. */
 typedef struct dkv_plan {
   int32_t rows;           /**< T */
   int32_t sources;        /**< U rows that go through the LM head */
-  int32_t pairs;          /**< scored pairs */
-  bool recompute;         /**< layers keep their input only */
-  size_t inputs_bytes;    /**< x_0 .. x_L */
-  size_t layer_bytes;     /**< the tensors of one layer besides its input */
-  int32_t layer_copies;   /**< L, or 1 with recomputation */
-  size_t head_bytes;      /**< gathered rows, their norm, lse, one chunk of logits */
-  size_t backward_bytes;  /**< gradients of activations, alive for one layer at a time */
-  size_t workspace_bytes; /**< attention workspace and the layers' partial sums */
+  dkv_keep keep;          /**< what is kept */
+  int32_t input_copies;   /**< L + 1, or 2 */
+  int32_t layer_copies;   /**< L, or 1 */
+  size_t input_bytes;     /**< one x_l */
+  size_t layer_bytes;     /**< the kept tensors of one layer besides x_l */
+  size_t head_bytes;      /**< the tensors around the LM head */
+  size_t passing_bytes;   /**< the passing tensors */
+  size_t workspace_bytes; /**< attention workspaces, forward and backward together */
   size_t total_bytes;     /**< all of it: what dkv_pass_set allocates */
 } dkv_plan;
 
@@ -38,20 +87,37 @@ typedef struct dkv_plan {
  * @param[out] out       overwritten
  * @param[in]  config    the model
  * @param[in]  rows      T >= 0
- * @param[in]  sources   distinct source rows, 0 to T
- * @param[in]  pairs     scored pairs >= 0
- * @param[in]  recompute keep layer inputs only
- * @param[in]  attention workspace bytes of the attention kernels, the larger of the two
+ * @param[in]  sources   distinct rows that predict, 0 to T
+ * @param[in]  keep      what the forward leaves
+ * @param[in]  chunk     floats of a chunk of logits (dkv_layers.lm_chunk)
+ * @param[in]  workspace bytes of the attention kernels' workspaces
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE
  */
-dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, int32_t pairs,
-                         bool recompute, size_t attention);
+dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, dkv_keep keep,
+                         size_t chunk, size_t workspace);
+
+/** Input of layer l (l = L: output of the last). @param[in] plan plan. @param[in] arena its memory. @param[in] l index.
+ */
+float *dkv_plan_input(const dkv_plan *plan, char *arena, int32_t l);
+
+/** Kept tensors of layer l. @param[in] plan plan. @param[in] config model. @param[in] arena memory. @param[in] l layer.
+ */
+dkv_layer_tensors dkv_plan_layer(const dkv_plan *plan, const dkv_model_config *config, char *arena, int32_t l);
+
+/** Tensors around the LM head. @param[in] plan plan. @param[in] config model. @param[in] arena memory. */
+dkv_head_tensors dkv_plan_head(const dkv_plan *plan, const dkv_model_config *config, char *arena);
+
+/** Passing tensors. @param[in] plan plan. @param[in] config model. @param[in] arena memory. */
+dkv_passing_tensors dkv_plan_passing(const dkv_plan *plan, const dkv_model_config *config, char *arena);
+
+/** Attention workspaces. @param[in] plan plan. @param[in] arena memory. @return their first byte, 256-byte aligned. */
+char *dkv_plan_workspace(const dkv_plan *plan, char *arena);
 
 /**
  * One line for people: rows, MiB by purpose, total.
  * @param[in]  plan  a plan
  * @param[out] out   text, NUL-terminated
- * @param[in]  bytes room in out, >= 160
+ * @param[in]  bytes room in out; 200 suffice
  */
 void dkv_plan_describe(const dkv_plan *plan, char *out, size_t bytes);
 

@@ -69,33 +69,52 @@ typedef struct task {
   float scale;
 } task;
 
-/** Rows [r0, r1) of one group, key head k. */
-static void rows_of_group(const task *t, int32_t r0, int32_t r1, int32_t k) {
+/** The rows of one group, row numbers in `row`, against key head k. */
+static void rows_of_group(const task *t, const int32_t *row, int32_t count, int32_t k) {
   const dkv_decode_cache *cache = t->cache;
-  int32_t group = t->slot[r0] / cache->responses, shared = t->heads / t->kv_heads;
+  int32_t group = t->slot[row[0]] / cache->responses, shared = t->heads / t->kv_heads;
+  int32_t first_prompt = cache->prompt_start[group], last_prompt = cache->prompt_start[group + 1];
   int64_t stride = (int64_t)t->kv_heads * t->dim;
   for (int32_t h = k * shared; h < (k + 1) * shared; ++h) {
     running state[ROWS];
-    for (int32_t r = r0; r < r1; ++r) state[r - r0] = (running){.largest = -INFINITY};
-    for (int32_t j = cache->prompt_start[group]; j < cache->prompt_start[group + 1]; j += TILE) {
-      int32_t count = (int32_t)dkv_min(TILE, cache->prompt_start[group + 1] - j);
-      int64_t first = dkv_offset(j, k, t->kv_heads, t->dim);
-      for (int32_t r = r0; r < r1; ++r)
-        take_tile(&state[r - r0], t->q + dkv_offset(r, h, t->heads, t->dim), cache->prompt_k + first,
-                  cache->prompt_v + first, count, stride, t->dim, t->scale);
+    for (int32_t i = 0; i < count; ++i) state[i] = (running){.largest = -INFINITY};
+    for (int32_t j = first_prompt; j < last_prompt; j += TILE) {
+      int64_t tile = dkv_offset(j, k, t->kv_heads, t->dim);
+      for (int32_t i = 0; i < count; ++i)
+        take_tile(&state[i], t->q + dkv_offset(row[i], h, t->heads, t->dim), cache->prompt_k + tile,
+                  cache->prompt_v + tile, (int32_t)dkv_min(TILE, last_prompt - j), stride, t->dim, t->scale);
     }
-    for (int32_t r = r0; r < r1; ++r) {
-      running *s = &state[r - r0];
-      for (int32_t j = 0; j < cache->length[t->slot[r]]; j += TILE) {
-        int32_t count = (int32_t)dkv_min(TILE, cache->length[t->slot[r]] - j);
-        int64_t first = dkv_offset((int64_t)t->slot[r] * cache->capacity + j, k, t->kv_heads, t->dim);
-        take_tile(s, t->q + dkv_offset(r, h, t->heads, t->dim), cache->response_k + first, cache->response_v + first,
-                  count, stride, t->dim, t->scale);
+    for (int32_t i = 0; i < count; ++i) {
+      int32_t slot = t->slot[row[i]];
+      for (int32_t j = 0; j < cache->length[slot]; j += TILE) {
+        int64_t tile = dkv_offset((int64_t)slot * cache->capacity + j, k, t->kv_heads, t->dim);
+        take_tile(&state[i], t->q + dkv_offset(row[i], h, t->heads, t->dim), cache->response_k + tile,
+                  cache->response_v + tile, (int32_t)dkv_min(TILE, cache->length[slot] - j), stride, t->dim, t->scale);
       }
-      float *out = t->out + dkv_offset(r, h, t->heads, t->dim);
-      for (int32_t d = 0; d < t->dim; ++d) out[d] = s->value[d] / s->sum;
+      float *out = t->out + dkv_offset(row[i], h, t->heads, t->dim);
+      for (int32_t d = 0; d < t->dim; ++d) out[d] = state[i].value[d] / state[i].sum;
     }
   }
+}
+
+/** Rows [r0, r1), which may belong to several groups or to nobody, against key head k. */
+static void block_of_rows(const task *t, int32_t r0, int32_t r1, int32_t k) {
+  int32_t row[ROWS], count = 0, group = -1, shared = t->heads / t->kv_heads;
+  for (int32_t r = r0; r < r1; ++r) {
+    if (t->slot[r] < 0) {
+      memset(t->out + dkv_offset(r, (int64_t)k * shared, t->heads, t->dim), 0,
+             sizeof(float) * (size_t)(shared * t->dim));
+      continue;
+    }
+    int32_t own = t->slot[r] / t->cache->responses;
+    if (count > 0 && own != group) {
+      rows_of_group(t, row, count, k);
+      count = 0;
+    }
+    group = own;
+    row[count++] = r;
+  }
+  if (count > 0) rows_of_group(t, row, count, k);
 }
 
 dkv_status dkv_cpu_decode_attention(const dkv_where *where, float *out, const float *q, const dkv_decode_cache *cache,
@@ -104,12 +123,18 @@ dkv_status dkv_cpu_decode_attention(const dkv_where *where, float *out, const fl
   task t = {out, q, cache, slot, heads, kv_heads, head_dim, scale};
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dkv_where_threads(where))
   for (int32_t block = 0; block < (rows + ROWS - 1) / ROWS; ++block)
-    for (int32_t k = 0; k < kv_heads; ++k) {
-      int32_t last = (int32_t)dkv_min(rows, (block + 1) * ROWS);
-      for (int32_t r0 = block * ROWS, r1; r0 < last; r0 = r1) { /* a block may hold rows of several groups */
-        for (r1 = r0 + 1; r1 < last && slot[r1] / cache->responses == slot[r0] / cache->responses;) ++r1;
-        rows_of_group(&t, r0, r1, k);
-      }
-    }
+    for (int32_t k = 0; k < kv_heads; ++k)
+      block_of_rows(&t, block * ROWS, (int32_t)dkv_min(rows, (block + 1) * ROWS), k);
+  return DKV_OK;
+}
+
+dkv_status dkv_cpu_append_rows(const dkv_where *where, float *cache, const float *x, const int32_t *slot,
+                               const int32_t *length, int32_t rows, int32_t capacity, int32_t width) {
+#pragma omp parallel for num_threads(dkv_where_threads(where))
+  for (int32_t r = 0; r < rows; ++r) {
+    if (slot[r] < 0) continue;
+    int64_t place = (int64_t)slot[r] * capacity + length[slot[r]] - 1;
+    memcpy(cache + place * width, x + dkv_offset(r, 0, 1, width), (size_t)width * sizeof *x);
+  }
   return DKV_OK;
 }

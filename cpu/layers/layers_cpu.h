@@ -65,6 +65,8 @@ dkv_status dkv_cpu_lm_logprob_bwd(const dkv_where *where, float *dx, float *dwei
 dkv_status dkv_cpu_adamw(const dkv_where *where, float *w, float *m, float *v, const float *grad, int64_t n,
                          const dkv_adamw *constants);
 dkv_status dkv_cpu_sum_squares(const dkv_where *where, double *out, const float *x, int64_t n);
+dkv_status dkv_cpu_append_rows(const dkv_where *where, float *cache, const float *x, const int32_t *slot,
+                               const int32_t *length, int32_t rows, int32_t capacity, int32_t width);
 dkv_status dkv_cpu_decode_attention(const dkv_where *where, float *out, const float *q, const dkv_decode_cache *cache,
                                     const int32_t *slot, int32_t rows, int32_t heads, int32_t kv_heads,
                                     int32_t head_dim, float scale);

@@ -26,5 +26,6 @@ const dkv_layers dkv_cpu_layers = {
     .lm_logprob_bwd = dkv_cpu_lm_logprob_bwd,
     .adamw = dkv_cpu_adamw,
     .sum_squares = dkv_cpu_sum_squares,
+    .append_rows = dkv_cpu_append_rows,
     .decode_attention = dkv_cpu_decode_attention,
 };

@@ -1,0 +1,124 @@
+/**
+ * @file forward.c
+ * @brief The decoder, top to bottom, over the packed rows of any layout.
+ *
+ *     x_0 = E[ids]                                                        rows of the layout, each computed once
+ *     layer    h = norm(x) w_1            q, k, v = h Wq^T, h Wk^T, h Wv^T
+ *              q, k <- rotate(norm(q) w_q, norm(k) w_k)                   per head; angle = path position
+ *              x' = x + attention(q, k, v) Wo^T                           rule dkv_sees: the only place where rows meet
+ *              h = norm(x') w_2           x_next = x' + (silu(h Wg^T) * h Wu^T) Wd^T
+ *     head     rows that predict:  logprob, entropy of softmax(norm(x_L) w Wlm^T / temperature)
+ *
+ * Nothing here knows whether the layout is packed or replicated.  Every line calls one layer through the table.
+ *
+ * Read before: model.h, plan.h, stack.h.  Read next: backward.c.
+ */
+#include <math.h>
+
+#include "common/model/stack.h"
+
+dkv_status dkv_layer_rotate(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *tensors) {
+  const dkv_model_config *c = &model->config;
+  const dkv_layers *f = model->layers;
+  const dkv_layer_params *w = &model->params.layer[l];
+  const int32_t *position = pass->batch.layout->position, rows = pass->plan.rows;
+  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
+  dkv_where where = dkv_pass_where(model, &p);
+  int64_t q_heads = (int64_t)rows * c->heads, k_heads = (int64_t)rows * c->kv_heads;
+  float epsilon = (float)c->norm_epsilon;
+  DKV_TRY(f->rmsnorm_fwd(&where, tensors->q, p.rstd_heads, tensors->q_raw, w->q_norm, q_heads, c->head_dim, epsilon));
+  DKV_TRY(f->rmsnorm_fwd(&where, tensors->k, p.rstd_heads, tensors->k_raw, w->k_norm, k_heads, c->head_dim, epsilon));
+  DKV_TRY(f->rope(&where, tensors->q, pass->rope, position, rows, c->heads, c->head_dim, false));
+  return f->rope(&where, tensors->k, pass->rope, position, rows, c->kv_heads, c->head_dim, false);
+}
+
+dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *t,
+                             const float *x, float *x_next) {
+  const dkv_model_config *c = &model->config;
+  const dkv_layers *f = model->layers;
+  const dkv_layer_params *w = &model->params.layer[l];
+  int32_t rows = pass->plan.rows, q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
+  int64_t stream = (int64_t)rows * c->width;
+  float epsilon = (float)c->norm_epsilon;
+  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
+  dkv_where where = dkv_pass_where(model, &p);
+
+  /* Attention: h = norm(x), q k v, rotate, attend, project, add. */
+  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, x, w->attention_norm, rows, c->width, epsilon));
+  DKV_TRY(f->linear_fwd(&where, t->q_raw, false, p.h, w->q, rows, c->width, q_width));
+  DKV_TRY(f->linear_fwd(&where, t->k_raw, false, p.h, w->k, rows, c->width, kv_width));
+  DKV_TRY(f->linear_fwd(&where, t->v, false, p.h, w->v, rows, c->width, kv_width));
+  DKV_TRY(dkv_layer_rotate(model, pass, l, t));
+  dkv_attention attention = pass->attention_fwd;
+  attention.q = t->q;
+  attention.k = t->k;
+  attention.v = t->v;
+  attention.o = t->o;
+  attention.lse = t->lse;
+  DKV_TRY(pass->kernel_fwd->run(&attention));
+  DKV_TRY(f->linear_fwd(&where, t->x_mid, false, t->o, w->o, rows, q_width, c->width));
+  DKV_TRY(f->residual(&where, t->x_mid, x, t->x_mid, stream));
+
+  /* MLP: h = norm(x_mid), gate and up, silu(gate) up, project, add. */
+  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, t->x_mid, w->mlp_norm, rows, c->width, epsilon));
+  DKV_TRY(f->linear_fwd(&where, t->gate, false, p.h, w->gate, rows, c->width, c->mlp_width));
+  DKV_TRY(f->linear_fwd(&where, t->up, false, p.h, w->up, rows, c->width, c->mlp_width));
+  if (x_next == NULL) return DKV_OK;
+  DKV_TRY(f->swiglu_fwd(&where, p.act, t->gate, t->up, rows, c->mlp_width));
+  DKV_TRY(f->linear_fwd(&where, x_next, false, p.act, w->down, rows, c->mlp_width, c->width));
+  return f->residual(&where, x_next, t->x_mid, x_next, stream);
+}
+
+/** Final norm and LM head over the rows that predict. */
+static dkv_status head_forward(const dkv_model *model, dkv_pass *pass, float *logprob, float *entropy) {
+  const dkv_model_config *c = &model->config;
+  const dkv_layers *f = model->layers;
+  dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
+  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
+  dkv_where where = dkv_pass_where(model, &p);
+  dkv_scored scored = dkv_pass_scored(pass);
+  const float *x = dkv_plan_input(&pass->plan, pass->arena, c->layers);
+  DKV_TRY(f->gather_rows(&where, t.x, x, pass->source_row, scored.rows, c->width));
+  DKV_TRY(f->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, scored.rows, c->width,
+                         (float)c->norm_epsilon));
+  return f->lm_logprob_fwd(&where, logprob, entropy, t.lse, t.chunk, &scored, t.h, model->params.lm_head, c->width,
+                           c->vocabulary);
+}
+
+dkv_status dkv_model_forward(const dkv_model *model, dkv_pass *pass, float *logprob, float *entropy) {
+  DKV_REQUIRE(model != NULL && pass != NULL, DKV_ERR_NULL, "dkv_model_forward: model and pass must not be NULL");
+  DKV_REQUIRE(pass->batch.layout != NULL, DKV_ERR_RANGE,
+              "dkv_model_forward: the pass has no batch; call dkv_pass_set first");
+  DKV_REQUIRE(logprob != NULL || pass->batch.pair_count == 0, DKV_ERR_NULL,
+              "dkv_model_forward: logprob must not be NULL");
+  const dkv_model_config *c = &model->config;
+  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
+  dkv_where where = dkv_pass_where(model, &p);
+  float *x = dkv_plan_input(&pass->plan, pass->arena, 0);
+  pass->forward_done = false;
+  DKV_TRY(model->layers->embedding_fwd(&where, x, model->params.embed, pass->batch.ids, pass->plan.rows, c->width));
+  for (int32_t l = 0; l < c->layers; ++l) {
+    dkv_layer_tensors tensors = dkv_plan_layer(&pass->plan, c, pass->arena, l);
+    float *x_next = dkv_plan_input(&pass->plan, pass->arena, l + 1);
+    DKV_TRY(dkv_layer_forward(model, pass, l, &tensors, x, x_next));
+    x = x_next;
+  }
+  DKV_TRY(head_forward(model, pass, logprob, entropy));
+  for (int32_t i = 0; i < pass->batch.pair_count; ++i)
+    DKV_REQUIRE(isfinite(logprob[i]), DKV_ERR_RANGE,
+                "dkv_model_forward: the log-probability of pair %d is %g; a weight or an activation has overflowed", i,
+                (double)logprob[i]);
+  pass->forward_done = true;
+  return DKV_OK;
+}
+
+dkv_status dkv_model_logits(const dkv_model *model, dkv_pass *pass, float *logits) {
+  DKV_REQUIRE(model != NULL && pass != NULL && logits != NULL, DKV_ERR_NULL,
+              "dkv_model_logits: model, pass and logits must not be NULL");
+  DKV_REQUIRE(pass->forward_done, DKV_ERR_RANGE, "dkv_model_logits: call dkv_model_forward first");
+  const dkv_model_config *c = &model->config;
+  dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
+  dkv_where where = {.threads = model->options.threads};
+  return model->layers->linear_fwd(&where, logits, false, t.h, model->params.lm_head, pass->source_count, c->width,
+                                   c->vocabulary);
+}
