@@ -25,9 +25,10 @@ typedef struct dkv_check {
   int32_t problems;           /**< problems run so far */
   double error;               /**< the largest error so far, as a share of its bound: error / bound decides */
   double bound;               /**< the bound of that error */
-  bool failed;                /**< the law is broken */
-  dkv_status status;          /**< anything but DKV_OK stops the suite: memory, or `against` itself fails */
-  char text[640];             /**< why it failed */
+  double slack;      /**< added to the bounds: what f32 scores of this size cannot do better, see dkv_law_scores */
+  bool failed;       /**< the law is broken */
+  dkv_status status; /**< anything but DKV_OK stops the suite: memory, or `against` itself fails */
+  char text[640];    /**< why it failed */
 } dkv_check;
 
 /** Query heads, key heads, head size. */
@@ -68,16 +69,33 @@ bool dkv_check_problem(dkv_check *check, dkv_problem *out, const dkv_layout *lay
                        double gain, double scale);
 
 /**
- * Exact results of a problem, from `against`, on the same rounded inputs: in f64 where it can.
- * @param[in,out] check    the check
- * @param[out]    out      overwritten; o and lse, and the gradients when the kernel under test is a backward
- * @param[in]     problem  the problem
+ * Exact forward results of a problem, from `against` on the same rounded inputs, in f64 where it can.
+ * @param[in,out] check   the check
+ * @param[out]    out     overwritten: o and lse
+ * @param[in]     problem the problem
  * @return true; false when the check cannot go on
  */
-bool dkv_check_answer(dkv_check *check, dkv_results *out, const dkv_problem *problem);
+bool dkv_check_forward(dkv_check *check, dkv_results *out, const dkv_problem *problem);
 
-/** Only o and lse of that answer: what a backward kernel is given. @return true; false when the check cannot go on */
+/**
+ * What a backward kernel is given: those o and lse, rounded to the types in which a forward stores them.
+ * @param[in,out] check   the check
+ * @param[out]    out     overwritten: o in the problem's type, lse in f32 (f64 beside f64)
+ * @param[in]     problem the problem
+ * @return true; false when the check cannot go on
+ */
 bool dkv_check_stored(dkv_check *check, dkv_results *out, const dkv_problem *problem);
+
+/**
+ * Exact gradients, from `against`, for these stored o and lse.  A backward is a function of q, k, v, dout, o and lse:
+ * the rounding of o and lse is the forward's, so it is in the answer too, and what is left is the kernel's own error.
+ * @param[in,out] check   the check
+ * @param[out]    out     overwritten: dq, dk, dv (and the o and lse given)
+ * @param[in]     problem the problem
+ * @param[in]     stored  o and lse
+ * @return true; false when the check cannot go on
+ */
+bool dkv_check_backward(dkv_check *check, dkv_results *out, const dkv_problem *problem, const dkv_results *stored);
 
 /**
  * Runs the kernel under test between guard zones, on NaN-filled outputs, and demands finite results and untouched
@@ -85,11 +103,11 @@ bool dkv_check_stored(dkv_check *check, dkv_results *out, const dkv_problem *pro
  * @param[in,out] check   the check
  * @param[out]    out     overwritten; o and lse of a forward kernel, dq, dk, dv of a backward one
  * @param[in]     problem the problem
- * @param[in]     answer  where a backward kernel's o and lse come from; NULL = computed by `against`
+ * @param[in]     stored  a backward kernel's o and lse; NULL = dkv_check_stored
  * @param[in]     manner  NULL = defaults
  * @return true; false when the law is broken or the check cannot go on
  */
-bool dkv_check_run(dkv_check *check, dkv_results *out, const dkv_problem *problem, const dkv_results *answer,
+bool dkv_check_run(dkv_check *check, dkv_results *out, const dkv_problem *problem, const dkv_results *stored,
                    const dkv_manner *manner);
 
 /** Rows that are compared: those with keep[row], or all when keep is NULL. */
@@ -118,8 +136,11 @@ bool dkv_check_near(dkv_check *check, dkv_result result, const void *x, dkv_dtyp
 /** Demands the same bits in the kept rows. @return true when so */
 bool dkv_check_same(dkv_check *check, dkv_result result, const void *x, const void *y, dkv_dtype dtype, dkv_rows rows);
 
-/** Demands that every result that `x` has is near `y`'s, all rows. */
+/** Demands that every result that `x` has is near `y`'s, all rows; y may be rounded too. @return true when so */
 bool dkv_check_all_near(dkv_check *check, const dkv_problem *problem, const dkv_results *x, const dkv_results *y);
+
+/** The same where y is exact: then no element may stand alone either, see compare.h. @return true when so */
+bool dkv_check_all_exact(dkv_check *check, const dkv_problem *problem, const dkv_results *x, const dkv_results *y);
 
 /** Breaks the law with a sentence, to which the place is added. @return false */
 bool dkv_check_fail(dkv_check *check, const char *format, ...)

@@ -140,7 +140,8 @@ void dkv_law_refuse(dkv_check *check) {
                         .kv_heads = heads.kv_heads,
                         .head_dim = heads.head_dim,
                         .scale = 0.125,
-                        .dtype = check->dtype};
+                        .dtype = check->dtype,
+                        .threads = 1}; /* with more, a kernel may make do with fewer threads */
   void *memory[10] = {NULL};
   dkv_problem unused = {0};
   size_t room = (size_t)32 * 8 * (DKV_MAX_HEAD_DIM + 8) * 8;

@@ -14,20 +14,25 @@
 #include "common/mask.h"
 #include "common/suite/laws.h"
 
-/** As large as the storage type and, for a backward, its products allow. */
-static double huge(const dkv_check *check) {
+/**
+ * As large as the type allows.  A backward gets smaller keys: it recomputes p from scores and an lse that is stored in
+ * f32, and exp(s - lse) of scores near 1e12 would be off by exp of their rounding; in f16 its own gradients must not
+ * overflow.
+ */
+static double huge(const dkv_check *check, bool key) {
   bool forward = check->kernel->direction == DKV_FORWARD;
   if (check->dtype == DKV_F16) return forward ? 1e4 : 30.0;
-  return forward ? 1e30 : 1e12;
+  return forward ? 1e30 : key ? 1e4 : 1e12;
 }
 
 /** Makes k and v huge, with the sign they had, in the rows with poison[row]. */
-static void poison_rows(dkv_problem *p, const bool *poison, double size) {
+static void poison_rows(const dkv_check *check, dkv_problem *p, const bool *poison) {
   int64_t width = (int64_t)p->kv_heads * p->head_dim;
   size_t bytes = dkv_dtype_size(p->dtype);
   for (int64_t i = 0; i < p->layout.rows * width; ++i) {
     if (!poison[i / width]) continue;
-    double k = copysign(size, dkv_element(p->k, p->dtype, i)), v = copysign(size, dkv_element(p->v, p->dtype, i));
+    double k = copysign(huge(check, true), dkv_element(p->k, p->dtype, i));
+    double v = copysign(huge(check, false), dkv_element(p->v, p->dtype, i));
     (void)dkv_convert((char *)p->k + (size_t)i * bytes, p->dtype, &k, DKV_F64, 1);
     (void)dkv_convert((char *)p->v + (size_t)i * bytes, p->dtype, &v, DKV_F64, 1);
   }
@@ -66,7 +71,7 @@ static bool unmoved(dkv_check *check, const dkv_problem *p, dkv_result r, const 
 static bool isolated(dkv_check *check, dkv_problem *problem, const dkv_results *clean, const bool *poison,
                      struct kept kept) {
   dkv_results poisoned = {0};
-  poison_rows(problem, poison, huge(check));
+  poison_rows(check, problem, poison);
   bool fine = dkv_check_run(check, &poisoned, problem, NULL, NULL);
   for (int r = 0; r < DKV_RESULTS && fine; ++r) {
     if (clean->data[r] != NULL) fine = unmoved(check, problem, (dkv_result)r, clean, &poisoned, kept);

@@ -164,37 +164,22 @@ static bool run_in_rig(dkv_check *check, dkv_results *out, const dkv_problem *p,
   return true;
 }
 
-/** A backward kernel's o and lse: the answer's, rounded to what a forward would have stored. */
-static bool round_stored(dkv_check *check, dkv_results *out, const dkv_problem *p, const dkv_results *answer) {
-  *out = (dkv_results){.dtype = p->dtype, .lse_dtype = p->dtype == DKV_F64 ? DKV_F64 : DKV_F32};
-  for (int r = DKV_O; r <= DKV_LSE; ++r) {
-    dkv_dtype dtype = dkv_result_dtype(out, (dkv_result)r);
-    int64_t n = dkv_result_elements(p, (dkv_result)r);
-    out->data[r] = malloc((size_t)n * dkv_dtype_size(dtype) + 1);
-    if (out->data[r] == NULL) return dkv_check_ok(check, dkv_fail(DKV_ERR_NOMEM, "suite: no memory for o and lse"));
-    dkv_dtype from = dkv_result_dtype(answer, (dkv_result)r);
-    if (!dkv_check_ok(check, dkv_convert(out->data[r], dtype, answer->data[r], from, n))) return false;
-  }
-  return true;
-}
-
-bool dkv_check_run(dkv_check *check, dkv_results *out, const dkv_problem *problem, const dkv_results *answer,
+bool dkv_check_run(dkv_check *check, dkv_results *out, const dkv_problem *problem, const dkv_results *stored,
                    const dkv_manner *manner) {
   const dkv_manner defaults = {0};
-  dkv_results own = {0}, stored = {0};
+  dkv_results own = {0};
   struct rig rig = {0};
   bool fine = true;
   *out = (dkv_results){.dtype = problem->dtype, .lse_dtype = problem->dtype == DKV_F64 ? DKV_F64 : DKV_F32};
-  if (check->kernel->direction == DKV_BACKWARD) {
-    if (answer == NULL) fine = dkv_check_stored(check, &own, problem);
-    fine = fine && round_stored(check, &stored, problem, answer != NULL ? answer : &own);
+  if (check->kernel->direction == DKV_BACKWARD && stored == NULL) {
+    fine = dkv_check_stored(check, &own, problem);
+    stored = &own;
   }
-  fine = fine && run_in_rig(check, out, problem, &stored, manner != NULL ? manner : &defaults, &rig);
+  fine = fine && run_in_rig(check, out, problem, stored, manner != NULL ? manner : &defaults, &rig);
   ++check->problems;
   for (int32_t i = 0; i < rig.count; ++i) check->backend->release(rig.region[i].base);
   free(rig.host);
   dkv_results_free(&own);
-  dkv_results_free(&stored);
   if (!fine) dkv_results_free(out);
   return fine;
 }
