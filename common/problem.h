@@ -122,8 +122,8 @@ dkv_status dkv_results_save(const dkv_results *results, const dkv_problem *probl
 dkv_status dkv_problem_cast(dkv_problem *out, const dkv_problem *from, dkv_dtype dtype);
 
 /**
- * The replicated twin: inputs unpacked; dout of a row that has several copies is put on its first copy (zero on the others)
- * so that fold(replicated gradients) equals the packed gradients.
+ * The replicated twin: inputs unpacked; dout of a row that has several copies is put on its first copy (zero on the
+ * others) so that fold(replicated gradients) equals the packed gradients.
  * @param[out] out     overwritten; zeroed on failure
  * @param[out] row_map malloc'd, free() it
  * @param[in]  packed  the problem

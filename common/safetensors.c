@@ -49,26 +49,34 @@ static shown show(const char *name) {
   return out;
 }
 
-/**
- * One pass over the header's bytes, outside cJSON: bounds depth and number of values, and refuses NUL (plain or
- * escaped) and control bytes inside strings, which would cut a C string short.
+/** Inside a JSON string at byte i: refuses NUL (plain or escaped) and control bytes, which would cut a C string short.
  */
-static dkv_status scan_header(const char *json, size_t size, const char *file) {
+static dkv_status scan_string_byte(const char *json, size_t size, size_t i, const char *file) {
+  unsigned char c = (unsigned char)json[i];
+  DKV_REQUIRE(c >= 0x20, DKV_ERR_FORMAT, "%s: byte %zu of the header is a control character (%d) inside a string", file,
+              i, c);
+  DKV_REQUIRE(size - i < 6 || memcmp(json + i, "\\u0000", 6) != 0, DKV_ERR_FORMAT,
+              "%s: byte %zu of the header is an escaped NUL inside a string", file, i);
+  return DKV_OK;
+}
+
+/**
+ * One pass over the header's bytes, outside cJSON: bounds depth and number of values, and finds the end of the one
+ * object that the header is, behind which only blanks may follow.  So cJSON never meets the end of its buffer inside a
+ * value.
+ */
+static dkv_status scan_header(size_t *json_size, const char *json, size_t size, const char *file) {
   int depth = 0;
   int64_t values = 0;
   bool in_string = false;
-  for (size_t i = 0; i < size; ++i) {
-    unsigned char c = (unsigned char)json[i];
+  size_t i = 0;
+  do {
+    DKV_REQUIRE(i < size, DKV_ERR_FORMAT, "%s: the header's %zu bytes end inside its JSON object", file, size);
+    char c = json[i++];
     if (in_string) {
-      DKV_REQUIRE(c >= 0x20, DKV_ERR_FORMAT, "%s: byte %zu of the header is a control character (%d) inside a string",
-                  file, i, c);
-      if (c == '\\') {
-        DKV_REQUIRE(size - i < 6 || memcmp(json + i, "\\u0000", 6) != 0, DKV_ERR_FORMAT,
-                    "%s: byte %zu of the header is an escaped NUL inside a string", file, i);
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
+      DKV_TRY(scan_string_byte(json, size, i - 1, file));
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
       continue;
     }
     in_string = c == '"';
@@ -76,8 +84,13 @@ static dkv_status scan_header(const char *json, size_t size, const char *file) {
     if (c == '}' || c == ']') --depth;
     if (c == ',' || c == ':' || c == '[') ++values;
     DKV_REQUIRE(depth <= MAX_DEPTH, DKV_ERR_FORMAT, "%s: the header nests deeper than %d levels at byte %zu", file,
-                MAX_DEPTH, i);
+                MAX_DEPTH, i - 1);
     DKV_REQUIRE(values <= MAX_VALUES, DKV_ERR_FORMAT, "%s: the header has more than %d values", file, MAX_VALUES);
+  } while (depth > 0);
+  *json_size = i;
+  for (; i < size; ++i) {
+    DKV_REQUIRE(json[i] == ' ' || json[i] == '\n' || json[i] == '\r' || json[i] == '\t', DKV_ERR_FORMAT,
+                "%s: byte %zu of the header follows the end of its JSON object and is no blank", file, i);
   }
   return DKV_OK;
 }
@@ -142,10 +155,8 @@ static dkv_status check_bytes(const dkv_tensor *tensor, const char *file) {
   int64_t bytes = (int64_t)dkv_dtype_size(tensor->dtype);
   bool overflow = false, empty = false;
   for (int32_t d = 0; d < tensor->rank; ++d) {
-    if (tensor->shape[d] == 0)
-      empty = true;
-    else
-      overflow = overflow || __builtin_mul_overflow(bytes, tensor->shape[d], &bytes);
+    if (tensor->shape[d] == 0) empty = true;
+    else overflow = overflow || __builtin_mul_overflow(bytes, tensor->shape[d], &bytes);
   }
   DKV_REQUIRE(!overflow, DKV_ERR_FORMAT, "%s: the shape of tensor \"%s\" has more than 2^63 bytes", file,
               show(tensor->name).text);
@@ -296,14 +307,11 @@ static dkv_status parse(dkv_safetensors *out, const unsigned char *bytes, size_t
               (unsigned long long)length, size - 8);
   const char *json = (const char *)bytes + 8, *parsed_end = json;
   DKV_REQUIRE(length > 0 && json[0] == '{', DKV_ERR_FORMAT, "%s: the header does not begin with '{'", file);
-  DKV_TRY(scan_header(json, (size_t)length, file));
-  out->header = cJSON_ParseWithLengthOpts(json, (size_t)length, &parsed_end, 0);
+  size_t json_size = 0;
+  DKV_TRY(scan_header(&json_size, json, (size_t)length, file));
+  out->header = cJSON_ParseWithLengthOpts(json, json_size, &parsed_end, 0);
   DKV_REQUIRE(out->header != NULL, DKV_ERR_FORMAT, "%s: the header is not JSON from byte %lld on (or memory ran out)",
               file, (long long)(parsed_end - json));
-  for (const char *c = parsed_end; c < json + length; ++c) {
-    DKV_REQUIRE(*c == ' ' || *c == '\n' || *c == '\r' || *c == '\t', DKV_ERR_FORMAT,
-                "%s: byte %lld of the header follows the end of its JSON and is no blank", file, (long long)(c - json));
-  }
   return read_entries(out, json + length, size - 8 - (size_t)length, file);
 }
 
