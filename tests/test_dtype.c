@@ -147,6 +147,13 @@ Test(dtype, overflow_gives_infinity_and_nan_stays_nan) {
   float single;
   EXPECT_OK(dkv_convert(&single, DKV_F32, &nan, DKV_F64, 1));
   cr_assert(isnan(single));
+  for (int bit = 0; bit < 23; ++bit)
+    for (uint32_t sign = 0; sign < 2; ++sign) { /* every payload bit, quiet or signalling */
+      uint32_t bits = 0x7f800000u | 1u << bit | sign << 31;
+      uint16_t b = dkv_float_to_bf16(dkv_bits_float(bits)), h = dkv_float_to_f16(dkv_bits_float(bits));
+      cr_assert((b & 0x7fff) > 0x7f80 && (h & 0x7fff) > 0x7c00, "NaN %08x gives %04x and %04x", bits, b, h);
+      cr_assert(b >> 15 == (int)sign && h >> 15 == (int)sign, "NaN %08x lost its sign", bits);
+    }
   cr_assert(dkv_float_to_f16(65519.99f) == 0x7bff && dkv_float_to_f16(65520) == 0x7c00);
 }
 

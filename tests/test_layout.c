@@ -214,18 +214,22 @@ Test(layout, forest_refuses_bad_numbers_and_names_them) {
 Test(layout, forest_refuses_what_is_not_depth_first_and_names_it) {
   dkv_layout out;
   const int32_t one[6] = {1, 1, 1, 1, 1, 1};
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 0 has parent 0", dkv_layout_forest(&out, 1, (const int32_t[]){0}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 1", dkv_layout_forest(&out, 2, (const int32_t[]){-1, 1}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 2",
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 0 has parent 0; a parent is -1 (a root) or an earlier",
+                 dkv_layout_forest(&out, 1, (const int32_t[]){0}, one));
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 1; a parent is -1 (a root) or an earlier",
+                 dkv_layout_forest(&out, 2, (const int32_t[]){-1, 1}, one));
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 2; a parent is -1 (a root) or an earlier",
                  dkv_layout_forest(&out, 3, (const int32_t[]){-1, 2, 0}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent -2", dkv_layout_forest(&out, 2, (const int32_t[]){-1, -2}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 2147483647",
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent -2; a parent is -1 (a root) or an earlier",
+                 dkv_layout_forest(&out, 2, (const int32_t[]){-1, -2}, one));
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 1 has parent 2147483647; a parent is -1 (a root) or an earlier",
                  dkv_layout_forest(&out, 2, (const int32_t[]){-1, INT32_MAX}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 2 has parent 0", /* a second root closed the first tree */
+  EXPECT_REFUSED(DKV_ERR_LAYOUT,
+                 "segment 2 has parent 0, whose subtree ended before", /* a second root closed the first tree */
                  dkv_layout_forest(&out, 3, (const int32_t[]){-1, -1, 0}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 3 has parent 1", /* a sibling closed segment 1 */
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 3 has parent 1, whose subtree ended before", /* a sibling closed segment 1 */
                  dkv_layout_forest(&out, 4, (const int32_t[]){-1, 0, 0, 1}, one));
-  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 5 has parent 3",
+  EXPECT_REFUSED(DKV_ERR_LAYOUT, "segment 5 has parent 3, whose subtree ended before",
                  dkv_layout_forest(&out, 6, (const int32_t[]){-1, 0, 1, 2, 1, 3}, one));
 }
 
