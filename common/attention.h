@@ -1,6 +1,6 @@
 /**
  * @file attention.h
- * @brief The contract of packed attention, forward and backward: one struct in, the same for every kernel on every backend.
+ * @brief The contract of packed attention, forward and backward: one struct in, the same for every kernel everywhere.
  *
  * With c = scale, group ratio g = H / Hkv, k = h / g, and rule dkv_sees (mask.h) for the sum over visible j:
  *
@@ -10,19 +10,19 @@
  *                dq_ih = c sum_j ds_ij k_jk
  *                dk_jk = c sum_{h in k} sum_i ds_ij q_ih       dv_jk = sum_{h in k} sum_i p_ij do_ih
  *
- * The last line is the whole backward of a shared prompt: j is a prompt row, and i runs over the prompt, all responses and
- * all query heads of the key head, accumulated in fp32 and rounded once.
+ * The last line is the whole backward of a shared prompt: j is a prompt row, and i runs over the prompt, all responses
+ * and all query heads of the key head, accumulated in fp32 and rounded once.
  *
  * Shapes, row-major: q, o, dout, dq [T][H][D]; k, v, dk, dv [T][Hkv][D]; lse [H][T] in natural log.
- * Types: all of q, k, v, o, dout, dq, dk, dv in `dtype`; lse f32 (f64 when dtype is DKV_F64).  Outputs are overwritten, never
- * accumulated, and every element is written.  T = 0 is legal: nothing is done.  No pointer may alias another.
+ * Types: all of q, k, v, o, dout, dq, dk, dv in `dtype`; lse f32 (f64 when dtype is DKV_F64).  Outputs are overwritten,
+ * never accumulated, and every element is written.  T = 0 is legal: nothing is done.  No pointer may alias another.
  *
- * Ownership: the caller owns every buffer, workspace included; kernels allocate nothing.  On the GPU the tensors and the
- * workspace are device memory and the layout stays in host memory.
+ * Ownership: the caller owns every buffer, workspace included; kernels allocate nothing.  On the GPU the tensors and
+ * the workspace are device memory and the layout stays in host memory.
  *
- * Call order: workspace() -> give that many bytes -> prepare() once per (layout, shape, workspace) -> run() any number of
- * times.  prepare() writes what depends only on the layout (tile lists) into the workspace; run() never reads the layout's
- * arrays again on the GPU.
+ * Call order: workspace() -> give that many bytes -> prepare() once per (layout, shape, workspace) -> run() any number
+ * of times.  prepare() writes what depends only on the layout (tile lists) into the workspace; run() never reads the
+ * layout's arrays again on the GPU.
  *
  * Read before: layout.h, mask.h.  Read next: cpu/attention/ref_fwd.c.
  */
@@ -75,14 +75,14 @@ typedef struct dkv_attention {
 
 /** A registered kernel: one line of kernels.def. */
 typedef struct dkv_kernel {
-  const char *name;              /**< "tiled", "naive", "hopper", ...: unique within backend and direction */
-  const char *file;              /**< where to read it */
-  const char *idea;              /**< its one idea, a sentence */
-  dkv_direction direction;       /**< forward or backward */
-  uint32_t dtypes;               /**< set of DKV_BIT(dtype) */
-  uint32_t head_dims;            /**< set: bit D/8 - 1 for each head size D it takes */
-  dkv_determinism determinism;   /**< when its bits repeat */
-  /** Can it run here (device present, new enough)? DKV_OK or a sentence. dtype and D are checked by dkv_kernel_check. */
+  const char *name;            /**< "tiled", "naive", "hopper", ...: unique within backend and direction */
+  const char *file;            /**< where to read it */
+  const char *idea;            /**< its one idea, a sentence */
+  dkv_direction direction;     /**< forward or backward */
+  uint32_t dtypes;             /**< set of DKV_BIT(dtype) */
+  uint32_t head_dims;          /**< set: bit D/8 - 1 for each head size D it takes */
+  dkv_determinism determinism; /**< when its bits repeat */
+  /** Can it run here (device present, new enough)? DKV_OK or a sentence. dkv_kernel_check asks it last. */
   dkv_status (*available)(void);
   /** Bytes of workspace for this problem. Pointers of the problem are not read, the layout is. */
   dkv_status (*workspace)(const dkv_attention *problem, size_t *bytes);
@@ -98,8 +98,8 @@ typedef struct dkv_kernel {
 #define DKV_HEAD_DIM(dim) (UINT32_C(1) << ((dim) / 8 - 1))
 
 /**
- * Checks everything that does not depend on the kernel: shape rules, required pointers for the direction (not when T = 0),
- * scale finite, dtype a float type.  Every kernel's run() starts with it.
+ * Checks everything that does not depend on the kernel: shape rules, required pointers for the direction (unless there
+ * are no rows), scale finite, dtype a float type.  Every kernel's run() starts with it.
  * @param[in] problem   the problem
  * @param[in] direction forward needs q k v o lse; backward needs those and dout dq dk dv
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_SHAPE; DKV_ERR_RANGE; DKV_ERR_UNSUPPORTED (an integer dtype)
@@ -110,12 +110,17 @@ dkv_status dkv_attention_check(const dkv_attention *problem, dkv_direction direc
  * Checks that `kernel` takes this problem: dtype, head size, availability.  Pointers are not looked at.
  * @param[in] kernel  the kernel
  * @param[in] problem the problem
- * @return DKV_OK; DKV_ERR_SHAPE, DKV_ERR_RANGE (shape rules); DKV_ERR_UNSUPPORTED naming kernel, value and what it takes;
- *         whatever available() says
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_SHAPE, DKV_ERR_RANGE (shape rules); DKV_ERR_UNSUPPORTED naming kernel, value
+ * and what it takes (a kernel without a fixed order is not deterministic on request); whatever available() says
  */
 dkv_status dkv_kernel_check(const dkv_kernel *kernel, const dkv_attention *problem);
 
-/** Useful FLOPs: forward 4 D H pairs; backward 2.5 times that (five products for two). */
+/**
+ * Useful FLOPs: forward 4 D H pairs; backward 2.5 times that (five products for two).
+ * @param[in] problem   shape and layout; pointers are not read
+ * @param[in] direction which
+ * @return FLOPs
+ */
 double dkv_attention_flops(const dkv_attention *problem, dkv_direction direction);
 
 DKV_END_C

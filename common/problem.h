@@ -18,40 +18,44 @@ DKV_BEGIN_C
 /** The five results. */
 typedef enum dkv_result { DKV_O, DKV_LSE, DKV_DQ, DKV_DK, DKV_DV, DKV_RESULTS } dkv_result;
 
-/** Name of a result in files: "o", "lse", "dq", "dk", "dv". */
+/**
+ * Name of a result in files.
+ * @param[in] result which
+ * @return "o", "lse", "dq", "dk" or "dv"; "?" for an unknown value
+ */
 const char *dkv_result_name(dkv_result result);
 
 /** Five result tensors of one type; absent ones are NULL. Owned. */
 typedef struct dkv_results {
-  dkv_dtype dtype;             /**< type of o, dq, dk, dv */
-  dkv_dtype lse_dtype;         /**< type of lse: f32, or f64 when dtype is f64 */
-  void *data[DKV_RESULTS];     /**< o, dq [T][H][D]; dk, dv [T][Hkv][D]; lse [H][T]; NULL when absent */
+  dkv_dtype dtype;         /**< type of o, dq, dk, dv */
+  dkv_dtype lse_dtype;     /**< type of lse: f32, or f64 when dtype is f64 */
+  void *data[DKV_RESULTS]; /**< o, dq [T][H][D]; dk, dv [T][Hkv][D]; lse [H][T]; NULL when absent */
 } dkv_results;
 
 /** A problem. Owns everything; release with dkv_problem_free. */
 typedef struct dkv_problem {
-  dkv_layout layout;   /**< who sees whom */
-  int32_t heads;       /**< H */
-  int32_t kv_heads;    /**< Hkv */
-  int32_t head_dim;    /**< D */
-  double scale;        /**< c */
-  dkv_dtype dtype;     /**< type of the inputs */
-  void *q;             /**< [T][H][D] */
-  void *k;             /**< [T][Hkv][D] */
-  void *v;             /**< [T][Hkv][D] */
-  void *dout;          /**< [T][H][D], or NULL: forward only */
-  dkv_results answer;  /**< exact results when known; data[...] NULL otherwise */
+  dkv_layout layout;  /**< who sees whom */
+  int32_t heads;      /**< H */
+  int32_t kv_heads;   /**< Hkv */
+  int32_t head_dim;   /**< D */
+  double scale;       /**< c */
+  dkv_dtype dtype;    /**< type of the inputs */
+  void *q;            /**< [T][H][D] */
+  void *k;            /**< [T][Hkv][D] */
+  void *v;            /**< [T][Hkv][D] */
+  void *dout;         /**< [T][H][D], or NULL: forward only */
+  dkv_results answer; /**< exact results when known; data[...] NULL otherwise */
 } dkv_problem;
 
 /** How dkv_problem_random fills its tensors. */
 typedef struct dkv_random_spec {
-  int32_t heads;     /**< H */
-  int32_t kv_heads;  /**< Hkv */
-  int32_t head_dim;  /**< D */
-  double scale;      /**< c; 0 means 1/sqrt(D) */
-  dkv_dtype dtype;   /**< f32, bf16, f16 or f64: values are rounded to it */
-  double gain;       /**< factor on q, for large scores; 0 means 1 */
-  uint64_t seed;     /**< of dkv_rng */
+  int32_t heads;    /**< H */
+  int32_t kv_heads; /**< Hkv */
+  int32_t head_dim; /**< D */
+  double scale;     /**< c; 0 means 1/sqrt(D) */
+  dkv_dtype dtype;  /**< f32, bf16, f16 or f64: values are rounded to it */
+  double gain;      /**< factor on q, for large scores; 0 means 1 */
+  uint64_t seed;    /**< of dkv_rng */
 } dkv_random_spec;
 
 /**
@@ -131,16 +135,27 @@ dkv_status dkv_problem_cast(dkv_problem *out, const dkv_problem *from, dkv_dtype
  */
 dkv_status dkv_problem_replicate(dkv_problem *out, int32_t **row_map, const dkv_problem *packed);
 
-/** Elements of a result: T H D, T Hkv D or H T. */
+/**
+ * Elements of a result.
+ * @param[in] problem shape
+ * @param[in] result  which
+ * @return T H D, T Hkv D or H T
+ */
 int64_t dkv_result_elements(const dkv_problem *problem, dkv_result result);
 
-/** Rows and row width under which a result is compared: (T, H D), (T, Hkv D); lse: (H, T). */
+/**
+ * Rows and row width under which a result is compared: (T, H D), (T, Hkv D); lse: (H, T).
+ * @param[in]  problem shape
+ * @param[in]  result  which
+ * @param[out] rows    rows
+ * @param[out] width   elements of a row
+ */
 void dkv_result_shape(const dkv_problem *problem, dkv_result result, int64_t *rows, int64_t *width);
 
-/** Frees; accepts a zeroed struct. */
+/** Frees; accepts a zeroed struct. @param[in,out] problem zeroed afterwards. */
 void dkv_problem_free(dkv_problem *problem);
 
-/** Frees the tensors; accepts a zeroed struct. */
+/** Frees the tensors; accepts a zeroed struct. @param[in,out] results zeroed afterwards. */
 void dkv_results_free(dkv_results *results);
 
 DKV_END_C

@@ -2,8 +2,8 @@
  * @file safetensors.h
  * @brief Reads and writes safetensors: 8 bytes of header length, a JSON header, raw little-endian tensors.
  *
- * Reading maps the file, so a tensor costs no copy and no allocation; the header is parsed by cJSON.  A file that is truncated,
- * oversized, overlapping, wrongly typed or absurd gives one sentence, before anything large is allocated.
+ * Reading maps the file, so a tensor costs no copy and no allocation; the header is parsed by cJSON.  A file that is
+ * truncated, oversized, overlapping, wrongly typed or absurd gives one sentence, before anything large is allocated.
  *
  * Ownership: dkv_safetensors owns the mapping and the tensor table; tensors point into it.
  *
@@ -22,12 +22,12 @@ DKV_BEGIN_C
 
 /** One tensor: a name, a type, a shape, the bytes. */
 typedef struct dkv_tensor {
-  const char *name;             /**< NUL-terminated */
-  dkv_dtype dtype;              /**< element type */
-  int32_t rank;                 /**< dimensions, 0 to DKV_MAX_RANK */
-  int64_t shape[DKV_MAX_RANK];  /**< sizes, each >= 0 */
-  const void *data;             /**< row-major elements (aligned as the file has them: read through memcpy or dkv_element) */
-  int64_t bytes;                /**< product of shape times element size */
+  const char *name;            /**< NUL-terminated */
+  dkv_dtype dtype;             /**< element type */
+  int32_t rank;                /**< dimensions, 0 to DKV_MAX_RANK */
+  int64_t shape[DKV_MAX_RANK]; /**< sizes, each >= 0 */
+  const void *data; /**< row-major elements (aligned as the file has them: read through memcpy or dkv_element) */
+  int64_t bytes;    /**< product of shape times element size */
 } dkv_tensor;
 
 /** A key and a value of the file's metadata. */
@@ -38,21 +38,21 @@ typedef struct dkv_metadata {
 
 /** An open file. */
 typedef struct dkv_safetensors {
-  int32_t tensor_count;        /**< number of tensors */
-  dkv_tensor *tensors;         /**< in order of their offsets */
-  int32_t metadata_count;      /**< number of metadata entries */
-  dkv_metadata *metadata;      /**< the __metadata__ entries */
-  void *mapping;               /**< the whole file, read-only */
-  size_t mapping_bytes;        /**< its size */
-  void *header;                /**< the parsed header (private) */
+  int32_t tensor_count;   /**< number of tensors */
+  dkv_tensor *tensors;    /**< in order of their offsets */
+  int32_t metadata_count; /**< number of metadata entries */
+  dkv_metadata *metadata; /**< the __metadata__ entries */
+  void *mapping;          /**< the whole file, read-only */
+  size_t mapping_bytes;   /**< its size */
+  void *header;           /**< the parsed header (private) */
 } dkv_safetensors;
 
 /**
  * Opens a file for reading.
  * @param[out] out  overwritten; zeroed on failure
  * @param[in]  path the file
- * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO (cannot open, not a regular file); DKV_ERR_FORMAT (what, which tensor, which rule);
- *         DKV_ERR_NOMEM
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_IO (cannot open, not a regular file); DKV_ERR_FORMAT (what, which tensor, which
+ * rule); DKV_ERR_NOMEM
  */
 dkv_status dkv_safetensors_open(dkv_safetensors *out, const char *path);
 

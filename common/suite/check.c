@@ -172,10 +172,10 @@ static bool judge(dkv_check *check, const struct judged *j) {
   note(check, error, j->bound);
   if (j->exact ? c.passed : error <= j->bound) return true;
   return dkv_check_fail(check,
-                        "%s is off by %.2e (worst row %.2e, worst element %.2e%s; bound %.1e): row %lld, index %lld is "
+                        "%s is off by %.2e (worst row %.2e, worst element %.2e; bound %.1e): row %lld, index %lld is "
                         "%.9g, not %.9g",
-                        name, c.error, c.row_error, c.element_error, c.stands_alone ? ", alone" : "", j->bound,
-                        (long long)c.worst_row, (long long)c.worst_index, c.worst_got, c.worst_want);
+                        name, c.error, c.row_error, c.element_error, j->bound, (long long)c.worst_row,
+                        (long long)c.worst_index, c.worst_got, c.worst_want);
 }
 
 static bool near(dkv_check *check, struct judged j, dkv_rows rows) {
