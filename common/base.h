@@ -33,22 +33,31 @@
 #define DKV_BEGIN_C extern "C" {
 #define DKV_END_C }
 #else
+/** From here to DKV_END_C names have C linkage, whichever compiler reads them. */
 #define DKV_BEGIN_C
+/** Ends what DKV_BEGIN_C began. */
 #define DKV_END_C
 #endif
 
-/** Offset of row `row`, head `head` in a row-major [T][heads][dim] tensor, in elements: T*H*D passes 2^31. */
+/**
+ * Offset of a row and head in a row-major [T][heads][dim] tensor, in elements; 64-bit, since T*H*D passes 2^31.
+ * @param[in] row   0 to T-1
+ * @param[in] head  0 to heads-1
+ * @param[in] heads heads of a row
+ * @param[in] dim   elements of a head
+ * @return the offset
+ */
 DKV_HD static inline int64_t dkv_offset(int64_t row, int64_t head, int64_t heads, int64_t dim) {
   return (row * heads + head) * dim;
 }
 
-/** ceil(a / b) for a >= 0, b > 0. */
+/** ceil(a / b). @param[in] a >= 0. @param[in] b > 0. @return the quotient, rounded up. */
 DKV_HD static inline int64_t dkv_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/** The smaller of two 64-bit integers. */
+/** The smaller of two 64-bit integers. @param[in] a one. @param[in] b the other. @return the smaller. */
 DKV_HD static inline int64_t dkv_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/** The larger of two 64-bit integers. */
+/** The larger of two 64-bit integers. @param[in] a one. @param[in] b the other. @return the larger. */
 DKV_HD static inline int64_t dkv_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #endif

@@ -15,10 +15,22 @@
 
 DKV_BEGIN_C
 
-/** Token ratio rho of N equal responses of R rows after a prompt of P rows (reals, so that limits can be drawn). */
+/**
+ * Token ratio rho of equal responses (reals, so that limits can be drawn).
+ * @param[in] prompt          P >= 0, rows
+ * @param[in] responses       N >= 1
+ * @param[in] response_length R >= 0, rows
+ * @return rho; 1 when there is no row at all
+ */
 double dkv_cost_rho(double prompt, double responses, double response_length);
 
-/** Attention pair ratio A, continuous form. */
+/**
+ * Attention pair ratio A, continuous form: a row's pair with itself counts a half, as in an integral.
+ * @param[in] prompt          P >= 0, rows
+ * @param[in] responses       N >= 1
+ * @param[in] response_length R >= 0, rows
+ * @return A; 1 when there is no row at all
+ */
 double dkv_cost_pair_ratio(double prompt, double responses, double response_length);
 
 /** Shape of a Qwen3-style decoder, for counting. */

@@ -19,7 +19,7 @@ DKV_BEGIN_C
 /** Element types of tensors and files. */
 typedef enum dkv_dtype { DKV_F32, DKV_BF16, DKV_F16, DKV_F64, DKV_I32, DKV_I64, DKV_U8, DKV_DTYPES } dkv_dtype;
 
-/** One bit per dtype, for sets. */
+/** One bit per dtype, for sets. @param[in] dtype a type below DKV_DTYPES. */
 #define DKV_BIT(dtype) (1u << (dtype))
 
 /** Bytes of one element. @param[in] dtype a type. @return 1, 2, 4 or 8; 0 for an unknown value. */
@@ -36,31 +36,31 @@ const char *dkv_dtype_name(dkv_dtype dtype);
  */
 dkv_status dkv_dtype_parse(dkv_dtype *out, const char *name);
 
-/** The bits of a float. */
+/** The bits of a float. @param[in] x any. @return its bits. */
 DKV_HD static inline uint32_t dkv_float_bits(float x) {
   uint32_t u;
   memcpy(&u, &x, sizeof u);
   return u;
 }
 
-/** The float with these bits. */
+/** The float with these bits. @param[in] u any bits. @return the float. */
 DKV_HD static inline float dkv_bits_float(uint32_t u) {
   float x;
   memcpy(&x, &u, sizeof x);
   return x;
 }
 
-/** bf16 bits to float: exact. */
+/** bf16 bits to float: exact. @param[in] h any bits. @return the value. */
 DKV_HD static inline float dkv_bf16_to_float(uint16_t h) { return dkv_bits_float((uint32_t)h << 16); }
 
-/** float to bf16 bits, nearest even; NaN keeps its sign and becomes quiet. */
+/** float to bf16, nearest even; NaN keeps its sign and becomes quiet. @param[in] x any. @return bf16 bits. */
 DKV_HD static inline uint16_t dkv_float_to_bf16(float x) {
   uint32_t u = dkv_float_bits(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
   return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/** f16 bits to float: exact. */
+/** f16 bits to float: exact. @param[in] h any bits. @return the value. */
 DKV_HD static inline float dkv_f16_to_float(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 0x3ffu;
   if (exponent == 31) return dkv_bits_float(sign | 0x7f800000u | (fraction << 13));
@@ -69,7 +69,7 @@ DKV_HD static inline float dkv_f16_to_float(uint16_t h) {
   return dkv_bits_float(sign | dkv_float_bits(magnitude));
 }
 
-/** float to f16 bits, nearest even, with subnormals; |x| >= 65520 becomes infinity. */
+/** float to f16, nearest even, with subnormals; |x| >= 65520 becomes infinity. @param[in] x any. @return f16 bits. */
 DKV_HD static inline uint16_t dkv_float_to_f16(float x) {
   uint32_t u = dkv_float_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);

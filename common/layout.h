@@ -27,8 +27,9 @@
 
 DKV_BEGIN_C
 
-/** Most segments that a layout may have, and most rows (row numbers are int32; offsets are 64-bit). */
+/** Most segments that a layout may have. */
 #define DKV_MAX_SEGMENTS (1 << 26)
+/** Most rows: row numbers are int32 with room for a tile beyond the last; offsets are 64-bit. */
 #define DKV_MAX_ROWS INT32_C(2147480000)
 
 /** A forest of segments over T packed rows. All arrays are owned; see dkv_layout_free. */
@@ -110,12 +111,17 @@ dkv_status dkv_layout_check(const dkv_layout *layout);
 /** Releases the arrays and zeroes the struct. @param[in,out] layout a built or zeroed layout, or NULL. */
 void dkv_layout_free(dkv_layout *layout);
 
-/** Rows of segment s. */
+/** Rows of a segment. @param[in] layout any. @param[in] s 0 to S-1. @return its length. */
 static inline int32_t dkv_layout_length(const dkv_layout *layout, int32_t s) {
   return layout->start[s + 1] - layout->start[s];
 }
 
-/** Does segment s have no child? Children come right after their parent, so one comparison tells. */
+/**
+ * Does segment s have no child? Children come right after their parent, so one comparison tells.
+ * @param[in] layout any
+ * @param[in] s      0 to S-1
+ * @return true for a leaf
+ */
 static inline bool dkv_layout_is_leaf(const dkv_layout *layout, int32_t s) {
   return s + 1 == layout->segments || layout->parent[s + 1] != s;
 }

@@ -14,7 +14,13 @@
 
 #include "common/base.h"
 
-/** The visibility rule: does packed row i see packed row j, whose subtree ends at end_j? */
+/**
+ * The visibility rule: does packed row i see packed row j?
+ * @param[in] i     query row, 0 to T-1
+ * @param[in] j     key row, 0 to T-1
+ * @param[in] end_j end[j] of the layout: one past the last row of the subtree of j's segment
+ * @return whether key j belongs to the softmax of query i
+ */
 DKV_HD static inline bool dkv_sees(int32_t i, int32_t j, int32_t end_j) { return j <= i && i < end_j; }
 
 #endif

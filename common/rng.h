@@ -20,7 +20,13 @@ typedef struct dkv_rng_block {
   uint32_t word[4]; /**< uniform on 0 .. 2^32-1 */
 } dkv_rng_block;
 
-/** Philox4x32-10 of counter (index, stream) under key seed. */
+/**
+ * Philox4x32-10 of counter (index, stream) under key seed.
+ * @param[in] seed   which experiment
+ * @param[in] stream which use of random numbers in it: a tensor, a response
+ * @param[in] index  which draw
+ * @return four words
+ */
 DKV_HD static inline dkv_rng_block dkv_rng(uint64_t seed, uint64_t stream, uint64_t index) {
   uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -37,12 +43,24 @@ DKV_HD static inline dkv_rng_block dkv_rng(uint64_t seed, uint64_t stream, uint6
   return block;
 }
 
-/** Uniform in [0, 1): 24 bits, exact in float. Draw `index` of `stream`. */
+/**
+ * Uniform in [0, 1): 24 bits, exact in float.
+ * @param[in] seed   as dkv_rng
+ * @param[in] stream as dkv_rng
+ * @param[in] index  which draw; four draws share a block
+ * @return the number
+ */
 DKV_HD static inline float dkv_rng_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   return (float)(dkv_rng(seed, stream, index >> 2).word[index & 3] >> 8) * 5.9604644775390625e-8f;
 }
 
-/** Standard normal by Box-Muller in double, rounded to float (host and device libm may differ in the last bit). */
+/**
+ * Standard normal by Box-Muller in double, rounded to float (host and device libm may differ in the last bit).
+ * @param[in] seed   as dkv_rng
+ * @param[in] stream as dkv_rng
+ * @param[in] index  which draw; two draws share a block
+ * @return the number, within 6.77 of 0
+ */
 DKV_HD static inline float dkv_rng_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   dkv_rng_block b = dkv_rng(seed, stream, index >> 1);
   uint32_t first = b.word[(index & 1) * 2], second = b.word[(index & 1) * 2 + 1];

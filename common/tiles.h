@@ -35,8 +35,10 @@ typedef struct dkv_range {
  * Class of the tile pair query rows [i0, i1) x key rows [j0, j1), exact for any layout, in O(segments inside the key
  * tile).
  * @param[in] layout the layout
- * @param[in] i0,i1  query rows, 0 <= i0 < i1 <= T
- * @param[in] j0,j1  key rows, 0 <= j0 < j1 <= T
+ * @param[in] i0     first query row, 0 <= i0 < i1
+ * @param[in] i1     one past the last query row, <= T
+ * @param[in] j0     first key row, 0 <= j0 < j1
+ * @param[in] j1     one past the last key row, <= T
  * @return the class
  */
 dkv_tile_class dkv_tile_classify(const dkv_layout *layout, int32_t i0, int32_t i1, int32_t j0, int32_t j1);
@@ -45,7 +47,8 @@ dkv_tile_class dkv_tile_classify(const dkv_layout *layout, int32_t i0, int32_t i
  * Key ranges that a tile of query rows needs, ascending, disjoint, adjacent ones merged; every visible key lies in one,
  * and every range holds at least one visible key.
  * @param[in]  layout   the layout
- * @param[in]  i0,i1    query rows, 0 <= i0 < i1 <= T
+ * @param[in]  i0       first query row, 0 <= i0 < i1
+ * @param[in]  i1       one past the last query row, <= T
  * @param[out] ranges   [capacity] overwritten
  * @param[in]  capacity layout->depth + 1 always suffices; with less, the earliest ranges are joined across the gap
  *                      between them, so that every visible key still lies in one (0: nothing is written)
@@ -56,7 +59,8 @@ int32_t dkv_key_ranges(const dkv_layout *layout, int32_t i0, int32_t i1, dkv_ran
 /**
  * Query range that sees at least one key of the tile: [j0, max end[j]).
  * @param[in] layout the layout
- * @param[in] j0,j1  key rows, 0 <= j0 < j1 <= T
+ * @param[in] j0     first key row, 0 <= j0 < j1
+ * @param[in] j1     one past the last key row, <= T
  * @return the range
  */
 dkv_range dkv_query_range(const dkv_layout *layout, int32_t j0, int32_t j1);
