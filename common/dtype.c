@@ -74,18 +74,43 @@ double dkv_element(const void *data, dkv_dtype dtype, int64_t i) {
   return (double)NAN;
 }
 
-/** Writes x as element i of a float-typed tensor, rounded once. */
-static void store(void *data, dkv_dtype dtype, int64_t i, double x) {
-  char *at = (char *)data + (size_t)i * dkv_dtype_size(dtype);
-  float single = (float)x;
-  uint16_t half;
-  switch (dtype) {
-  case DKV_F32: memcpy(at, &single, sizeof single); return;
-  case DKV_BF16: half = dkv_float_to_bf16(round_to_odd(x)); break;
-  case DKV_F16: half = dkv_float_to_f16(round_to_odd(x)); break;
-  default: memcpy(at, &x, sizeof x); return;
+enum { BLOCK = 256 }; /* elements that are widened before they are narrowed */
+
+/** Widens n elements to double, exactly; one loop a type, so that the choice is made once. */
+static void widen(double *out, const char *in, dkv_dtype from, int64_t n) {
+  switch (from) {
+  case DKV_F32:
+    for (int64_t i = 0; i < n; ++i) out[i] = dkv_element(in, DKV_F32, i);
+    return;
+  case DKV_BF16:
+    for (int64_t i = 0; i < n; ++i) out[i] = dkv_element(in, DKV_BF16, i);
+    return;
+  case DKV_F16:
+    for (int64_t i = 0; i < n; ++i) out[i] = dkv_element(in, DKV_F16, i);
+    return;
+  default: memcpy(out, in, (size_t)n * sizeof *out); return;
   }
-  memcpy(at, &half, sizeof half);
+}
+
+/** Rounds n doubles, each once. */
+static void narrow(char *out, dkv_dtype to, const double *in, int64_t n) {
+  float single[BLOCK];
+  uint16_t half[BLOCK];
+  switch (to) {
+  case DKV_F32:
+    for (int64_t i = 0; i < n; ++i) single[i] = (float)in[i];
+    memcpy(out, single, (size_t)n * sizeof *single);
+    return;
+  case DKV_BF16:
+    for (int64_t i = 0; i < n; ++i) half[i] = dkv_float_to_bf16(round_to_odd(in[i]));
+    memcpy(out, half, (size_t)n * sizeof *half);
+    return;
+  case DKV_F16:
+    for (int64_t i = 0; i < n; ++i) half[i] = dkv_float_to_f16(round_to_odd(in[i]));
+    memcpy(out, half, (size_t)n * sizeof *half);
+    return;
+  default: memcpy(out, in, (size_t)n * sizeof *in); return;
+  }
 }
 
 dkv_status dkv_convert(void *out, dkv_dtype to, const void *in, dkv_dtype from, int64_t n) {
@@ -98,6 +123,11 @@ dkv_status dkv_convert(void *out, dkv_dtype to, const void *in, dkv_dtype from, 
     memcpy(out, in, (size_t)n * dkv_dtype_size(to));
     return DKV_OK;
   }
-  for (int64_t i = 0; i < n; ++i) store(out, to, i, dkv_element(in, from, i));
+  double wide[BLOCK];
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    int64_t size = dkv_min(BLOCK, n - i);
+    widen(wide, (const char *)in + (size_t)i * dkv_dtype_size(from), from, size);
+    narrow((char *)out + (size_t)i * dkv_dtype_size(to), to, wide, size);
+  }
   return DKV_OK;
 }
