@@ -144,6 +144,21 @@ typedef struct dkv_pass {
 dkv_status dkv_pass_set(dkv_pass *pass, const dkv_model *model, const dkv_batch *batch);
 
 /**
+ * The same pairs on the replicated layout: pair i becomes the one copy of it that belongs to the first path through its
+ * segment, so that the order, the count and the loss stay as they are.  A target outside the layout (see target_ids)
+ * stays outside.
+ * @param[out] out        [count] overwritten
+ * @param[in]  pairs      [count] pairs of the packed layout, each with its segment
+ * @param[in]  count      pairs
+ * @param[in]  packed     the packed layout
+ * @param[in]  replicated from dkv_layout_replicate
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE (a segment or source outside the layout); DKV_ERR_MISMATCH (not its
+ * replicated layout); DKV_ERR_NOMEM
+ */
+dkv_status dkv_predictions_replicate(dkv_prediction *out, const dkv_prediction *pairs, int32_t count,
+                                     const dkv_layout *packed, const dkv_layout *replicated);
+
+/**
  * The plan of a layout with its dkv_predictions, without allocating or running anything: for printing before a run.
  * @param[out] out          overwritten
  * @param[in]  model        the model
