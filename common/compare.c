@@ -67,58 +67,16 @@ static void measure_row(const struct pair *p, int64_t row, double *difference, d
   }
 }
 
-/** Half a unit in the last place of a value y stored as `dtype`, at most: the error of correct rounding. */
-static double half_ulp(dkv_dtype dtype, double y) {
-  switch (dtype) {
-  case DKV_BF16: return ldexp(fabs(y), -8);
-  case DKV_F16: return fmax(ldexp(fabs(y), -11), ldexp(1, -25)); /* the second: subnormals */
-  case DKV_F32: return ldexp(fabs(y), -24);
-  default: return 0;
-  }
-}
-
-/** The elements that are furthest out, by either measure. */
-struct extremes {
-  double error;         /* largest element error */
-  int64_t error_at;     /* which element */
-  double first, second; /* two largest residuals beyond rounding */
-  int64_t first_at;     /* which element has the largest */
-};
-
-/** Looks at each element of a row whose norm (with its floor) is `norm`, both scaled. */
-static void measure_elements(struct extremes *e, const struct pair *p, int64_t row, double norm) {
+/** Notes the largest element error of a row whose norm (with its floor) is `norm`, scaled like the tensors. */
+static void measure_elements(dkv_comparison *out, int64_t *worst, const struct pair *p, int64_t row, double norm) {
   double floor = norm * p->scale / sqrt((double)p->width);
   for (int64_t i = row * p->width; i < (row + 1) * p->width; ++i) {
-    double y = want(p, i), difference = fabs(got(p, i) - y);
-    double error = ratio(difference, fabs(y) + floor);
-    double residual = ratio(fmax(0, difference - half_ulp(p->x_dtype, y)), floor);
-    if (error > e->error) {
-      e->error = error;
-      e->error_at = i;
-    }
-    if (residual > e->first) {
-      e->second = e->first;
-      e->first = residual;
-      e->first_at = i;
-    } else if (residual > e->second) {
-      e->second = residual;
+    double y = want(p, i), error = ratio(fabs(got(p, i) - y), fabs(y) + floor);
+    if (error > out->element_error) {
+      out->element_error = error;
+      *worst = i;
     }
   }
-}
-
-enum { CROWD = 64 }; /* fewest elements among which one can stand alone */
-
-/** The verdict, and the element to look at when it is no. */
-static void judge(dkv_comparison *out, const struct pair *p, const struct extremes *e) {
-  bool elements_fit = e->error <= 10 * out->bound;
-  out->element_error = e->error;
-  out->stands_alone = out->elements >= CROWD && e->first >= 4 * fmax(e->second, out->bound / 100);
-  if (out->stands_alone) {
-    blame(out, p, e->first_at);
-  } else if (!elements_fit) {
-    blame(out, p, e->error_at);
-  }
-  out->passed = out->error <= out->bound && out->row_error <= 10 * out->bound && elements_fit && !out->stands_alone;
 }
 
 /** Second and third pass: the whole error, then the row and the element with the largest errors of their own. */
@@ -133,17 +91,20 @@ static void measure(dkv_comparison *out, const struct pair *p) {
   out->error = ratio(sqrt(difference), sqrt(answer));
   out->row_error = 0;
   double floor = sqrt(answer / (double)p->rows);
-  struct extremes extremes = {0};
+  int64_t worst = 0;
+  out->element_error = 0;
   for (int64_t row = 0; row < p->rows; ++row) {
     measure_row(p, row, &row_difference, &row_answer, &at);
     double norm = fmax(sqrt(row_answer), floor), error = ratio(sqrt(row_difference), norm);
-    measure_elements(&extremes, p, row, norm);
+    measure_elements(out, &worst, p, row, norm);
     if (error > out->row_error) {
       out->row_error = error;
       blame(out, p, at);
     }
   }
-  judge(out, p, &extremes);
+  bool elements_fit = out->element_error <= 10 * out->bound;
+  if (!elements_fit) blame(out, p, worst);
+  out->passed = out->error <= out->bound && out->row_error <= 10 * out->bound && elements_fit;
 }
 
 dkv_status dkv_compare(dkv_comparison *out, const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y_dtype,

@@ -1,10 +1,8 @@
 /**
  * @file report.c
- * @brief Verdicts: the exact answer, the bound, a line per tensor, the closing line and the exit code.
+ * @brief Verdicts as text: a line per tensor, the closing line and the exit code.
  *
- * Bounds are those of the storage type; lse is stored in f32 whatever the other tensors are, and held to f32's bound.
- *
- * Read before: tool.h, common/compare.h.
+ * Read before: tool.h, judge.c.
  */
 #include <stdio.h>
 
@@ -39,25 +37,4 @@ void dkv_report(struct dkv_tally *tally, const char *subject, const char *kernel
 int dkv_report_total(const struct dkv_tally *tally) {
   printf("%d passed, %d failed\n", tally->passed, tally->failed);
   return tally->failed == 0 && tally->passed > 0 ? DKV_EXIT_OK : DKV_EXIT_MISMATCH;
-}
-
-dkv_status dkv_judge(dkv_comparison *out, const dkv_problem *problem, dkv_result which, const void *x,
-                     dkv_dtype x_dtype, const dkv_results *answer, double slack) {
-  int64_t rows, width;
-  dkv_result_shape(problem, which, &rows, &width);
-  dkv_dtype held_to = which != DKV_LSE ? problem->dtype : problem->dtype == DKV_F64 ? DKV_F64 : DKV_F32;
-  double bound = slack * dkv_error_bound(held_to, which >= DKV_DQ);
-  return dkv_compare(out, x, x_dtype, answer->data[which], which == DKV_LSE ? answer->lse_dtype : answer->dtype, rows,
-                     width, bound);
-}
-
-dkv_status dkv_exact_results(dkv_results *out, const dkv_problem *problem) {
-  const dkv_backend *ref = NULL;
-  dkv_problem exact;
-  *out = (dkv_results){0};
-  DKV_TRY(dkv_backend_find(&ref, "ref"));
-  DKV_TRY(dkv_problem_cast(&exact, problem, DKV_F64));
-  dkv_status status = dkv_execute(out, ref, &exact, NULL);
-  dkv_problem_free(&exact);
-  return status;
 }

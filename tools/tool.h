@@ -186,7 +186,8 @@ const char *dkv_tool_base_name(const char *path);
  */
 dkv_status dkv_tool_options(dkv_execute_options *out, const dkv_backend *backend, const struct dkv_run_flags *flags);
 
-/* --- report.c: verdicts on tensors -----------------------------------------------------------------------------------
+/* --- report.c, judge.c: verdicts on tensors
+ * -----------------------------------------------------------------------------------
  */
 
 /** Verdicts so far. */
@@ -223,6 +224,28 @@ int dkv_report_total(const struct dkv_tally *tally);
  */
 dkv_status dkv_judge(dkv_comparison *out, const dkv_problem *problem, dkv_result which, const void *x,
                      dkv_dtype x_dtype, const dkv_results *answer, double slack);
+
+/**
+ * dkv_judge, and when the answer is exact also the question whether one element stands alone (see common/outlier.h).
+ * @param[out] out     overwritten; passed is false and stands_alone true when one does
+ * @param[in]  problem,which,x,x_dtype,answer,slack as dkv_judge
+ * @param[in]  stored  gradients for the stored o (dkv_stored_gradients), which are right answers too, or NULL
+ * @return what dkv_compare said
+ */
+dkv_status dkv_judge_closely(dkv_comparison *out, const dkv_problem *problem, dkv_result which, const void *x,
+                             dkv_dtype x_dtype, const dkv_results *answer, const dkv_results *stored, double slack);
+
+/**
+ * The exact gradients for an o that was rounded before the backward read it: delta = <dout, o> inherits that rounding,
+ * in all columns of a row at once, which is most of the noise of dq and dk in 16-bit types.
+ * @param[out] out     overwritten; dq, dk, dv in f64, the others NULL; owned by the caller; zeroed on failure
+ * @param[in]  problem with dout
+ * @param[in]  o,dtype the stored output and its type
+ * @param[in]  answer  exact results, for lse
+ * @return DKV_OK; DKV_ERR_NOMEM; what the reference said
+ */
+dkv_status dkv_stored_gradients(dkv_results *out, const dkv_problem *problem, const void *o, dkv_dtype dtype,
+                                const dkv_results *answer);
 
 /**
  * The exact results of a problem by the reference in double on the same (rounded) inputs.
