@@ -1,0 +1,94 @@
+/**
+ * @file tma.cuh
+ * @brief The copy engine: one instruction moves a tile of rows of one head between a [T][heads][D] tensor and shared memory.
+ *
+ * A map describes a tensor as four dimensions, so that one box is a tile in the form that wgmma reads: D/64 panels of
+ * `rows` x 64 elements (128 bytes), the eight 16-byte chunks of a row XORed with the row number modulo 8 (128-byte swizzle):
+ *
+ *     dim 0  element in a panel   64       dense          box 64
+ *     dim 1  row                  T        heads * D * 2  box rows
+ *     dim 2  head                 heads    D * 2          box 1
+ *     dim 3  panel                D / 64   128            box D / 64
+ *
+ * Rows at or past T read as zero and are not written; segments need no maps of their own.  The encoder comes from the driver
+ * at run time (no link against libcuda).
+ *
+ * Read before: mbarrier.cuh.  Read next: wgmma.cuh, work.cuh.
+ */
+#ifndef DKV_GPU_HOPPER_TMA_CUH
+#define DKV_GPU_HOPPER_TMA_CUH
+
+#include <cuda.h> /* types only */
+#include <cuda_runtime_api.h>
+
+#include "common/dtype.h"
+#include "gpu/hopper/fragment.cuh"
+
+/**
+ * Describes a tensor for the copy engine.
+ * @param[out] map    overwritten; pass it to the kernel by value as a const __grid_constant__ parameter
+ * @param[in]  tensor [rows][heads][dim] device memory, 16-byte aligned
+ * @param[in]  dtype  DKV_BF16 or DKV_F16
+ * @param[in]  rows   T >= 1
+ * @param[in]  heads  heads of this tensor
+ * @param[in]  dim    D, a multiple of 64
+ * @param[in]  box    rows of a tile, 1 to 256
+ * @return DKV_OK; DKV_ERR_CUDA when the driver has no encoder or refuses the shape
+ */
+static inline dkv_status dkv_tma_map(CUtensorMap *map, const void *tensor, dkv_dtype dtype, int64_t rows, int64_t heads,
+                                     int64_t dim, uint32_t box) {
+  void *entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+  DKV_REQUIRE(error == cudaSuccess && found == cudaDriverEntryPointSuccess, DKV_ERR_CUDA,
+              "the driver has no cuTensorMapEncodeTiled (CUDA error %d): a driver of CUDA 12.0 or later is needed",
+              (int)error);
+  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+  const cuuint64_t size[4] = {DKV_PANEL, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)(dim / DKV_PANEL)};
+  const cuuint64_t stride[3] = {(cuuint64_t)(heads * dim * 2), (cuuint64_t)(dim * 2), DKV_PANEL_ROW_BYTES};
+  const cuuint32_t tile[4] = {DKV_PANEL, box, 1, (cuuint32_t)(dim / DKV_PANEL)};
+  const cuuint32_t step[4] = {1, 1, 1, 1};
+  const CUresult result =
+      encode(map, dtype == DKV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+             const_cast<void *>(tensor), size, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  DKV_REQUIRE(result == CUDA_SUCCESS, DKV_ERR_CUDA,
+              "the driver refuses a tensor map of %lld rows, %lld heads, head size %lld at %p (error %d)", (long long)rows,
+              (long long)heads, (long long)dim, tensor, (int)result);
+  return DKV_OK;
+}
+
+/** Fetches the map into the copy engine's cache. One thread calls it, once. */
+__device__ __forceinline__ void dkv_tma_prefetch(const CUtensorMap *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/** Loads the box at (row, head) to `shared` (1024-byte aligned); `barrier` counts its bytes, clipped rows included. */
+__device__ __forceinline__ void dkv_tma_load(uint32_t shared, const CUtensorMap *map, int32_t row, int32_t head,
+                                             uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5, %3}], [%2];" ::"r"(shared),
+               "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(head)
+               : "memory");
+}
+
+/** Loads `bytes` plain bytes (a multiple of 16, both ends 16-byte aligned); `barrier` counts them. */
+__device__ __forceinline__ void dkv_bulk_load(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+/** Stores the box from `shared` to (row, head) and closes the bulk group. Writers called dkv_fence_async, then a barrier. */
+__device__ __forceinline__ void dkv_tma_store(const CUtensorMap *map, int32_t row, int32_t head, uint32_t shared) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %2}], [%1];\n"
+               "cp.async.bulk.commit_group;" ::"l"(map),
+               "r"(shared), "r"(0), "r"(row), "r"(head)
+               : "memory");
+}
+
+/** Waits until this thread's bulk stores have read their shared memory, which may then be reused. */
+__device__ __forceinline__ void dkv_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+#endif
