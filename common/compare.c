@@ -3,8 +3,9 @@
  * @brief Three passes over two tensors: is everything finite and how large is the answer; the norms; the rows and
  * elements.
  *
- * Every verdict is written so that a NaN fails it: `error <= bound`, never `!(error > bound)`.  Values are divided by
- * the answer's largest magnitude before they are squared, so that neither 1e200 nor 1e-200 leaves the range of double.
+ * Every verdict is written so that a NaN fails it: `error <= bound`, never `!(error > bound)`.  Values are multiplied
+ * by a power of two that brings the answer's largest magnitude near 1 before they are squared: neither 1e200 nor 1e-200
+ * leaves the range of double, and no bit is lost.  Elements are widened to double a block at a time.
  *
  * Read before: compare.h.  Read next: tests/test_compare.c.
  */
@@ -12,20 +13,37 @@
 
 #include <math.h>
 
+enum { BLOCK = 512 }; /* elements widened at a time */
+
 /** The two tensors of a comparison. */
 struct pair {
   const void *x, *y;
   dkv_dtype x_dtype, y_dtype;
   int64_t rows, width;
-  double scale; /* largest |y|, or 1 */
+  double scale; /* a power of two: the largest |y| times it is near 1 */
+};
+
+/** Some elements of both tensors as doubles. */
+struct block {
+  int64_t first, size;
+  double x[BLOCK], y[BLOCK];
 };
 
 static bool is_float(dkv_dtype dtype) {
   return dtype == DKV_F32 || dtype == DKV_BF16 || dtype == DKV_F16 || dtype == DKV_F64;
 }
 
-static double got(const struct pair *p, int64_t i) { return dkv_element(p->x, p->x_dtype, i); }
-static double want(const struct pair *p, int64_t i) { return dkv_element(p->y, p->y_dtype, i); }
+/** Widens n elements from element `first` on. */
+static void widen(double *out, const void *data, dkv_dtype dtype, int64_t first, int64_t n) {
+  dkv_convert(out, DKV_F64, (const char *)data + (size_t)first * dkv_dtype_size(dtype), dtype, n);
+}
+
+/** Loads the elements from b->first on, as many as fit before `end`. */
+static void load(struct block *b, const struct pair *p, int64_t end) {
+  b->size = dkv_min(BLOCK, end - b->first);
+  widen(b->x, p->x, p->x_dtype, b->first, b->size);
+  widen(b->y, p->y, p->y_dtype, b->first, b->size);
+}
 
 /** a / b where 0 / 0 is no error and anything else over 0 is an infinite one. */
 static double ratio(double a, double b) { return a == 0 ? 0 : b == 0 ? (double)INFINITY : a / b; }
@@ -34,72 +52,91 @@ static double ratio(double a, double b) { return a == 0 ? 0 : b == 0 ? (double)I
 static void blame(dkv_comparison *out, const struct pair *p, int64_t i) {
   out->worst_row = i / p->width;
   out->worst_index = i % p->width;
-  out->worst_got = got(p, i);
-  out->worst_want = want(p, i);
+  out->worst_got = dkv_element(p->x, p->x_dtype, i);
+  out->worst_want = dkv_element(p->y, p->y_dtype, i);
 }
 
 /** First pass: counts what is not finite and finds the scale. */
 static void scan(dkv_comparison *out, struct pair *p) {
+  struct block b;
   double largest = 0;
-  for (int64_t i = 0; i < out->elements; ++i) {
-    double x = got(p, i), y = want(p, i);
-    if (isfinite(x) && isfinite(y)) {
-      if (fabs(y) > largest) largest = fabs(y);
-    } else if (out->not_finite++ == 0) {
-      blame(out, p, i);
+  for (b.first = 0; b.first < out->elements; b.first += b.size) {
+    load(&b, p, out->elements);
+    for (int64_t i = 0; i < b.size; ++i) {
+      if (isfinite(b.x[i]) && isfinite(b.y[i])) {
+        if (fabs(b.y[i]) > largest) largest = fabs(b.y[i]);
+      } else if (out->not_finite++ == 0) {
+        blame(out, p, b.first + i);
+      }
     }
   }
-  p->scale = largest > 0 ? largest : 1;
+  int exponent = 0;
+  frexp(largest, &exponent); /* largest < 2^exponent; exponent 0 for 0 */
+  p->scale = ldexp(1, exponent < -1023 ? 1023 : -exponent);
 }
 
-/** Adds the squares of one row's differences and answers, scaled; notes its largest difference. */
-static void measure_row(const struct pair *p, int64_t row, double *difference, double *answer, int64_t *largest_at) {
+/** One row's squared norms of difference and answer, scaled, and where its largest difference is. */
+struct row_norms {
+  double difference, answer;
+  int64_t largest_at;
+};
+
+static struct row_norms measure_row(const struct pair *p, int64_t row) {
+  struct row_norms n = {0, 0, row * p->width};
+  struct block b;
   double largest = -1;
-  *difference = *answer = 0;
-  for (int64_t i = row * p->width; i < (row + 1) * p->width; ++i) {
-    double y = want(p, i) / p->scale, d = fabs(got(p, i) / p->scale - y);
-    *difference += d * d;
-    *answer += y * y;
-    if (d > largest) {
-      largest = d;
-      *largest_at = i;
+  int64_t end = (row + 1) * p->width;
+  for (b.first = row * p->width; b.first < end; b.first += b.size) {
+    load(&b, p, end);
+    for (int64_t i = 0; i < b.size; ++i) {
+      double y = b.y[i] * p->scale, d = fabs(b.x[i] * p->scale - y);
+      n.difference += d * d;
+      n.answer += y * y;
+      if (d > largest) {
+        largest = d;
+        n.largest_at = b.first + i;
+      }
     }
   }
+  return n;
 }
 
-/** Notes the largest element error of a row whose norm (with its floor) is `norm`, scaled like the tensors. */
+/** Notes the largest element error of a row whose norm (with its floor) is `norm`, scaled. */
 static void measure_elements(dkv_comparison *out, int64_t *worst, const struct pair *p, int64_t row, double norm) {
-  double floor = norm * p->scale / sqrt((double)p->width);
-  for (int64_t i = row * p->width; i < (row + 1) * p->width; ++i) {
-    double y = want(p, i), error = ratio(fabs(got(p, i) - y), fabs(y) + floor);
-    if (error > out->element_error) {
-      out->element_error = error;
-      *worst = i;
+  struct block b;
+  double floor = norm / sqrt((double)p->width);
+  int64_t end = (row + 1) * p->width;
+  for (b.first = row * p->width; b.first < end; b.first += b.size) {
+    load(&b, p, end);
+    for (int64_t i = 0; i < b.size; ++i) {
+      double y = b.y[i] * p->scale, error = ratio(fabs(b.x[i] * p->scale - y), fabs(y) + floor);
+      if (error > out->element_error) {
+        out->element_error = error;
+        *worst = b.first + i;
+      }
     }
   }
 }
 
 /** Second and third pass: the whole error, then the row and the element with the largest errors of their own. */
 static void measure(dkv_comparison *out, const struct pair *p) {
-  double difference = 0, answer = 0, row_difference, row_answer;
-  int64_t at = 0;
+  double difference = 0, answer = 0;
   for (int64_t row = 0; row < p->rows; ++row) {
-    measure_row(p, row, &row_difference, &row_answer, &at);
-    difference += row_difference;
-    answer += row_answer;
+    struct row_norms n = measure_row(p, row);
+    difference += n.difference;
+    answer += n.answer;
   }
-  out->error = ratio(sqrt(difference), sqrt(answer));
-  out->row_error = 0;
   double floor = sqrt(answer / (double)p->rows);
   int64_t worst = 0;
-  out->element_error = 0;
+  out->error = ratio(sqrt(difference), sqrt(answer));
+  out->row_error = out->element_error = 0;
   for (int64_t row = 0; row < p->rows; ++row) {
-    measure_row(p, row, &row_difference, &row_answer, &at);
-    double norm = fmax(sqrt(row_answer), floor), error = ratio(sqrt(row_difference), norm);
+    struct row_norms n = measure_row(p, row);
+    double norm = fmax(sqrt(n.answer), floor), error = ratio(sqrt(n.difference), norm);
     measure_elements(out, &worst, p, row, norm);
     if (error > out->row_error) {
       out->row_error = error;
-      blame(out, p, at);
+      blame(out, p, n.largest_at);
     }
   }
   bool elements_fit = out->element_error <= 10 * out->bound;
