@@ -48,6 +48,32 @@ struct product_right {
 
 #define DKV_INLINE static inline __attribute__((always_inline))
 
+/**
+ * Rows of two tensors that will be read soon.  A product asks for a few of their cache lines after each register block,
+ * so that they arrive while it computes; asking for all at once would fill the processor's few slots for lines under
+ * way.
+ */
+struct rows_ahead {
+  const char *first, *second; /**< next row of each */
+  size_t stride, bytes;       /**< from row to row; of a row */
+  size_t at;                  /**< bytes of the row asked for */
+  int32_t rows;               /**< rows left */
+};
+
+/** Asks for the next 8 lines of each tensor. */
+static inline void ask_ahead(struct rows_ahead *ahead) {
+  for (int n = 0; n < 8 && ahead->rows > 0; ++n) {
+    __builtin_prefetch(ahead->first + ahead->at, 0, 2);
+    __builtin_prefetch(ahead->second + ahead->at, 0, 2);
+    ahead->at += 64;
+    if (ahead->at < ahead->bytes) continue;
+    ahead->at = 0;
+    ahead->first += ahead->stride;
+    ahead->second += ahead->stride;
+    --ahead->rows;
+  }
+}
+
 /** One block of DKV_MR rows and nv vectors; nv, mode and one of A's strides are constants where this is inlined. */
 DKV_INLINE void product_block(int nv, enum product_mode mode, struct product_left a, struct product_right b,
                               int32_t depth, float *c, size_t c_stride, const float *alpha) {
@@ -83,14 +109,16 @@ DKV_INLINE void product_block(int nv, enum product_mode mode, struct product_lef
 
 /**
  * C = A B over `rows` rows (a multiple of DKV_MR) and nv vectors (1 to DKV_NV).  `block_step` is the distance in A from
- * one block of DKV_MR rows to the next.
+ * one block of DKV_MR rows to the next; `ahead` is moved on.
  */
 DKV_INLINE void product(int nv, enum product_mode mode, int32_t rows, struct product_left a, size_t block_step,
-                        struct product_right b, int32_t depth, float *c, size_t c_stride, const float *alpha) {
+                        struct product_right b, int32_t depth, float *c, size_t c_stride, const float *alpha,
+                        struct rows_ahead *ahead) {
   for (int32_t r = 0; r < rows; r += DKV_MR, a.data += block_step, c += (size_t)DKV_MR * c_stride) {
     if (nv == 3) product_block(3, mode, a, b, depth, c, c_stride, alpha);
     else if (nv == 2) product_block(2, mode, a, b, depth, c, c_stride, alpha);
     else product_block(1, mode, a, b, depth, c, c_stride, alpha);
+    ask_ahead(ahead);
   }
 }
 

@@ -161,11 +161,40 @@ static inline void load_keys(float *out, const void *tensor, const dkv_attention
   for (int32_t j = count; j % DKV_MR != 0; ++j) memset(out + (size_t)j * (size_t)D, 0, (size_t)D * sizeof(float));
 }
 
-/** Columns of loaded keys in blocks: out[d / DKV_MR][key][d % DKV_MR], so that a product over keys reads one stream. */
+/** Rows [j0, j1) of one key head of two [T][Hkv][D] tensors whose elements take `size` bytes, to be asked for ahead. */
+static inline struct rows_ahead keys_ahead(const void *first, const void *second, size_t size, const dkv_attention *p,
+                                           int32_t k_head, int32_t j0, int32_t j1) {
+  const size_t at = (size_t)dkv_offset(j0, k_head, p->kv_heads, p->head_dim) * size;
+  return (struct rows_ahead){.first = (const char *)first + at,
+                             .second = (const char *)second + at,
+                             .stride = (size_t)p->kv_heads * (size_t)p->head_dim * size,
+                             .bytes = (size_t)p->head_dim * size,
+                             .rows = j1 > j0 ? j1 - j0 : 0};
+}
+
+/** First row of the first key tile at or after j0 that the query tile sees; tile->i1 or more when there is none. */
+static inline int32_t next_key_tile(const dkv_layout *layout, const struct query_tile *tile, int32_t j0) {
+  while (j0 < tile->i1) {
+    const int32_t j1 = (int32_t)dkv_min((int64_t)j0 + DKV_KEYS, layout->rows);
+    if (dkv_query_range(layout, j0, j1).end > tile->i0) break;
+    j0 += DKV_KEYS;
+  }
+  return j0;
+}
+
+/** Floats from one block of columns to the next: two keys more than a tile, or all blocks would meet in one cache set.
+ */
+#define DKV_COLUMN_BLOCK ((DKV_KEYS + 2) * DKV_MR)
+
+/**
+ * Columns of loaded keys in blocks, so that a product over keys reads one stream: block d / DKV_MR, [key][d % DKV_MR].
+ * @param[out] out  [D / DKV_MR][DKV_COLUMN_BLOCK]
+ * @param[in]  rows [count][D]
+ */
 static inline void block_columns(float *DKV_RESTRICT out, const float *DKV_RESTRICT rows, int32_t count, int32_t D) {
   for (int32_t j = 0; j < count; ++j)
     for (int32_t d = 0; d < D; d += DKV_MR)
-      memcpy(out + ((size_t)d * DKV_KEYS + (size_t)j * DKV_MR), rows + (size_t)j * (size_t)D + d,
+      memcpy(out + (size_t)(d / DKV_MR) * DKV_COLUMN_BLOCK + (size_t)j * DKV_MR, rows + (size_t)j * (size_t)D + d,
              DKV_MR * sizeof(float));
 }
 

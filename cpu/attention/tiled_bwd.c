@@ -45,7 +45,7 @@ struct scratch {
   float *dq;                 /**< [panels][D][DKV_PANEL] sum so far, transposed */
   float *lse, *delta;        /**< [L] */
   float *k, *v;              /**< [DKV_KEYS][D] */
-  float *k_columns;          /**< [D / DKV_MR][DKV_KEYS][DKV_MR] */
+  float *k_columns;          /**< [D / DKV_MR][DKV_COLUMN_BLOCK] columns in blocks */
   float *s;                  /**< [DKV_KEYS][L] scores, then weights P */
   float *ds;                 /**< [DKV_KEYS][L] dP, then dS */
   float *dk, *dv;            /**< [DKV_KEYS][C CHUNK] contribution of this query tile */
@@ -67,15 +67,27 @@ struct call {
 /** Cuts a thread's memory into tiles. @return floats used (with memory NULL: floats needed) */
 static size_t cut_scratch(struct scratch *out, float *memory, const struct call *call) {
   const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, width = (size_t)call->chunks * CHUNK;
-  const size_t sizes[] = {
-      L * D,        L * D,        L * width,    L * width,        L * D,           L, L, DKV_KEYS * D, DKV_KEYS * D,
-      DKV_KEYS * D, DKV_KEYS * L, DKV_KEYS * L, DKV_KEYS * width, DKV_KEYS * width};
-  float **const parts[] = {&out->q, &out->dout, &out->q_rows,    &out->dout_rows, &out->dq, &out->lse, &out->delta,
-                           &out->k, &out->v,    &out->k_columns, &out->s,         &out->ds, &out->dk,  &out->dv};
+  const struct {
+    float **part;
+    size_t floats;
+  } cuts[] = {{&out->q, L * D},
+              {&out->dout, L * D},
+              {&out->q_rows, L * width},
+              {&out->dout_rows, L * width},
+              {&out->dq, L * D},
+              {&out->lse, L},
+              {&out->delta, L},
+              {&out->k, DKV_KEYS * D},
+              {&out->v, DKV_KEYS * D},
+              {&out->k_columns, D / DKV_MR * DKV_COLUMN_BLOCK},
+              {&out->s, DKV_KEYS * L},
+              {&out->ds, DKV_KEYS * L},
+              {&out->dk, DKV_KEYS * width},
+              {&out->dv, DKV_KEYS * width}};
   size_t used = 0;
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
-    *parts[i] = memory == NULL ? NULL : memory + used;
-    used += (sizes[i] + 63) / 64 * 64;
+  for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; ++i) {
+    *cuts[i].part = memory == NULL ? NULL : memory + used;
+    used += (cuts[i].floats + 63) / 64 * 64;
   }
   return used;
 }
@@ -184,7 +196,7 @@ static void mask_weights(const struct call *call, const struct query_tile *tile,
 
 /** One panel against the loaded keys [j0, j1): leaves P and dS, adds to dQ^T. */
 static void differentiate_panel(const struct call *call, const struct query_tile *tile, int32_t panel, int32_t j0,
-                                int32_t j1, const struct scratch *t) {
+                                int32_t j1, const struct scratch *t, struct rows_ahead *ahead) {
   const struct key_span span = span_of_keys(call->p->layout, tile, panel, j0, j1);
   if (span.first == span.last) return;
   const int nv = panel_vectors(tile, panel);
@@ -194,9 +206,9 @@ static void differentiate_panel(const struct call *call, const struct query_tile
 
   /* S = K Q^T,  dP = V dO^T */
   product(nv, PRODUCT_SET, keys, (struct product_left){t->k + first * D, D, 1}, DKV_MR * D,
-          (struct product_right){t->q + transposed, DKV_PANEL}, dim, t->s + corner, L, NULL);
+          (struct product_right){t->q + transposed, DKV_PANEL}, dim, t->s + corner, L, NULL, ahead);
   product(nv, PRODUCT_SET, keys, (struct product_left){t->v + first * D, D, 1}, DKV_MR * D,
-          (struct product_right){t->dout + transposed, DKV_PANEL}, dim, t->ds + corner, L, NULL);
+          (struct product_right){t->dout + transposed, DKV_PANEL}, dim, t->ds + corner, L, NULL, ahead);
   for (int v = 0; v < nv; ++v) {
     const size_t column = corner + (size_t)v * DKV_LANES;
     const int lane = panel * DKV_PANEL + v * DKV_LANES;
@@ -204,13 +216,14 @@ static void differentiate_panel(const struct call *call, const struct query_tile
   }
   if (span.masked) mask_weights(call, tile, panel, j0, span, t);
   /* dQ^T += K^T dS */
-  product(nv, PRODUCT_ADD, dim, (struct product_left){t->k_columns + first * DKV_MR, 1, DKV_MR}, DKV_KEYS * DKV_MR,
-          (struct product_right){t->ds + corner, L}, keys, t->dq + transposed, DKV_PANEL, NULL);
+  product(nv, PRODUCT_ADD, dim, (struct product_left){t->k_columns + first * DKV_MR, 1, DKV_MR}, DKV_COLUMN_BLOCK,
+          (struct product_right){t->ds + corner, L}, keys, t->dq + transposed, DKV_PANEL, NULL, ahead);
 }
 
 /** dV = P dO, dK = dS Q: what this query tile adds to keys [j0, j1). Each block of keys has one interval of lanes. */
-static void contribute(const struct call *call, const struct query_tile *tile, int32_t j0, int32_t j1,
+static void contribute(const struct call *call, const struct query_tile *tile, int32_t k_head, int32_t j0, int32_t j1,
                        const struct scratch *t) {
+  struct rows_ahead ahead = keys_ahead(call->dk, call->dv, sizeof(float), call->p, k_head, j0, j1);
   const size_t L = (size_t)call->lanes, width = (size_t)call->chunks * CHUNK;
   for (int32_t j = j0; j < j1; j += DKV_MR) {
     const dkv_range seen_by = dkv_query_range(call->p->layout, j, (int32_t)dkv_min((int64_t)j + DKV_MR, j1));
@@ -222,9 +235,9 @@ static void contribute(const struct call *call, const struct query_tile *tile, i
       const int nv = call->p->head_dim - chunk * CHUNK > DKV_LANES ? 2 : 1;
       const size_t rows = ((size_t)chunk * L + lane) * CHUNK, column = out + (size_t)chunk * CHUNK;
       product(nv, PRODUCT_SET, DKV_MR, (struct product_left){t->s + corner, L, 1}, 0,
-              (struct product_right){t->dout_rows + rows, CHUNK}, depth, t->dv + column, width, NULL);
+              (struct product_right){t->dout_rows + rows, CHUNK}, depth, t->dv + column, width, NULL, &ahead);
       product(nv, PRODUCT_SET, DKV_MR, (struct product_left){t->ds + corner, L, 1}, 0,
-              (struct product_right){t->q_rows + rows, CHUNK}, depth, t->dk + column, width, NULL);
+              (struct product_right){t->q_rows + rows, CHUNK}, depth, t->dk + column, width, NULL, &ahead);
     }
   }
 }
@@ -255,15 +268,17 @@ static void differentiate_tile(const struct call *call, int32_t index, int32_t k
   load_row_numbers(call, &tile, k_head, t);
   memset(t->dq, 0, (size_t)L * (size_t)D * sizeof(float));
 
-  for (int32_t j0 = 0; j0 < tile.i1; j0 += DKV_KEYS) {
+  for (int32_t next, j0 = next_key_tile(p->layout, &tile, 0); j0 < tile.i1; j0 = next) {
     const int32_t j1 = (int32_t)dkv_min((int64_t)j0 + DKV_KEYS, p->layout->rows);
     const int32_t seen_until = dkv_query_range(p->layout, j0, j1).end;
-    if (seen_until <= tile.i0) continue;
+    next = next_key_tile(p->layout, &tile, j0 + DKV_KEYS);
+    struct rows_ahead ahead = keys_ahead(p->k, p->v, dkv_dtype_size(p->dtype), p, k_head, next,
+                                         (int32_t)dkv_min((int64_t)next + DKV_KEYS, tile.i1));
     load_keys(t->k, p->k, p, k_head, j0, j1);
     load_keys(t->v, p->v, p, k_head, j0, j1);
     block_columns(t->k_columns, t->k, (j1 - j0 + DKV_MR - 1) / DKV_MR * DKV_MR, D);
-    for (int32_t panel = 0; panel < tile.panels; ++panel) differentiate_panel(call, &tile, panel, j0, j1, t);
-    contribute(call, &tile, j0, j1, t);
+    for (int32_t panel = 0; panel < tile.panels; ++panel) differentiate_panel(call, &tile, panel, j0, j1, t, &ahead);
+    contribute(call, &tile, k_head, j0, j1, t);
 
     _Atomic int32_t *turn = call->turn + (size_t)k_head * (size_t)call->key_tiles + j0 / DKV_KEYS;
     for (int spin = 0; atomic_load_explicit(turn, memory_order_acquire) != index; ++spin)

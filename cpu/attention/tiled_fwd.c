@@ -41,20 +41,27 @@ struct scratch {
   float *m; /**< [panels][DKV_PANEL] maximum so far */
   float *l; /**< [panels][DKV_PANEL] sum of weights so far */
   float *k; /**< [DKV_KEYS][D] */
-  float *v; /**< [D / DKV_MR][DKV_KEYS][DKV_MR] */
+  float *v; /**< [D / DKV_MR][DKV_COLUMN_BLOCK] columns in blocks */
   float *s; /**< [DKV_KEYS][DKV_PANEL] scores, then weights; holds the rows of v while they are loaded */
 };
 
 /** Cuts a thread's memory into tiles. @return bytes used (with memory NULL: bytes needed) */
 static size_t cut_scratch(struct scratch *out, float *memory, const dkv_attention *p) {
   const size_t D = (size_t)p->head_dim, lanes = (size_t)padded_lanes(p->heads / p->kv_heads);
-  const size_t spare = D > DKV_PANEL ? D : DKV_PANEL;
-  const size_t sizes[] = {lanes * D, lanes * D, lanes, lanes, DKV_KEYS * D, DKV_KEYS * D, DKV_KEYS * spare};
-  float **const parts[] = {&out->q, &out->o, &out->m, &out->l, &out->k, &out->v, &out->s};
+  const struct {
+    float **part;
+    size_t floats;
+  } cuts[] = {{&out->q, lanes * D},
+              {&out->o, lanes * D},
+              {&out->m, lanes},
+              {&out->l, lanes},
+              {&out->k, DKV_KEYS * D},
+              {&out->v, D / DKV_MR * DKV_COLUMN_BLOCK},
+              {&out->s, DKV_KEYS * (D > DKV_PANEL ? D : DKV_PANEL)}};
   size_t used = 0;
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
-    *parts[i] = memory == NULL ? NULL : memory + used;
-    used += (sizes[i] + 63) / 64 * 64;
+  for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; ++i) {
+    *cuts[i].part = memory == NULL ? NULL : memory + used;
+    used += (cuts[i].floats + 63) / 64 * 64;
   }
   return used * sizeof(float);
 }
@@ -116,7 +123,7 @@ static void softmax_step(float *s, int32_t keys, float *m, float *l, float *alph
 
 /** One panel against the loaded keys [j0, j1). */
 static void attend_panel(const dkv_attention *p, const struct query_tile *tile, int32_t panel, int32_t j0, int32_t j1,
-                         const struct scratch *t) {
+                         const struct scratch *t, struct rows_ahead *ahead) {
   const struct key_span span = span_of_keys(p->layout, tile, panel, j0, j1);
   if (span.first == span.last) return;
   const int nv = panel_vectors(tile, panel);
@@ -127,15 +134,16 @@ static void attend_panel(const dkv_attention *p, const struct query_tile *tile, 
 
   /* S = K Q^T */
   product(nv, PRODUCT_SET, keys, (struct product_left){t->k + first * D, D, 1}, DKV_MR * D,
-          (struct product_right){t->q + (size_t)panel * D * DKV_PANEL, DKV_PANEL}, p->head_dim, s, DKV_PANEL, NULL);
+          (struct product_right){t->q + (size_t)panel * D * DKV_PANEL, DKV_PANEL}, p->head_dim, s, DKV_PANEL, NULL,
+          ahead);
   if (span.masked) mask_scores(t->s, p->layout, tile, panel, j0, span);
   for (int v = 0; v < nv; ++v) {
     const int lane = panel * DKV_PANEL + v * DKV_LANES;
     softmax_step(s + v * DKV_LANES, keys, t->m + lane, t->l + lane, alpha + v * DKV_LANES);
   }
   /* O = alpha O + V^T P */
-  product(nv, PRODUCT_SCALE, p->head_dim, (struct product_left){t->v + first * DKV_MR, 1, DKV_MR}, DKV_KEYS * DKV_MR,
-          (struct product_right){s, DKV_PANEL}, keys, t->o + (size_t)panel * D * DKV_PANEL, DKV_PANEL, alpha);
+  product(nv, PRODUCT_SCALE, p->head_dim, (struct product_left){t->v + first * DKV_MR, 1, DKV_MR}, DKV_COLUMN_BLOCK,
+          (struct product_right){s, DKV_PANEL}, keys, t->o + (size_t)panel * D * DKV_PANEL, DKV_PANEL, alpha, ahead);
 }
 
 /** One query tile of one key head, from q to o and lse. */
@@ -147,13 +155,15 @@ static void attend_tile(const dkv_attention *p, const struct query_tile *tile, i
   memset(t->l, 0, (size_t)lanes * sizeof(float));
   for (int32_t lane = 0; lane < lanes; ++lane) t->m[lane] = -INFINITY;
 
-  for (int32_t j0 = 0; j0 < tile->i1; j0 += DKV_KEYS) {
+  for (int32_t next, j0 = next_key_tile(p->layout, tile, 0); j0 < tile->i1; j0 = next) {
     const int32_t j1 = (int32_t)dkv_min((int64_t)j0 + DKV_KEYS, p->layout->rows);
-    if (dkv_tile_classify(p->layout, tile->i0, tile->i1, j0, j1) == DKV_TILE_EMPTY) continue;
+    next = next_key_tile(p->layout, tile, j0 + DKV_KEYS);
+    struct rows_ahead ahead = keys_ahead(p->k, p->v, dkv_dtype_size(p->dtype), p, k_head, next,
+                                         (int32_t)dkv_min((int64_t)next + DKV_KEYS, tile->i1));
     load_keys(t->k, p->k, p, k_head, j0, j1);
     load_keys(t->s, p->v, p, k_head, j0, j1);
     block_columns(t->v, t->s, (j1 - j0 + DKV_MR - 1) / DKV_MR * DKV_MR, D);
-    for (int32_t panel = 0; panel < tile->panels; ++panel) attend_panel(p, tile, panel, j0, j1, t);
+    for (int32_t panel = 0; panel < tile->panels; ++panel) attend_panel(p, tile, panel, j0, j1, t, &ahead);
   }
 
   float *const lse = p->lse;
