@@ -31,11 +31,11 @@ static int32_t piece(int32_t size, int32_t parts, int32_t low, int32_t high) {
   return (int32_t)dkv_min(high, dkv_max(low, wanted));
 }
 
-/** Tiles of a rows x cols output: few enough to keep OpenBLAS fast, enough to share out. fixed_rows = 0: choose. */
+/** Tiles of a rows x cols output: large enough to keep OpenBLAS fast, enough to share out. fixed_rows = 0: choose. */
 static tiling cut(int32_t rows, int32_t cols, int32_t fixed_rows) {
   tiling t;
-  t.rows = fixed_rows > 0 ? fixed_rows : piece(rows, 16, 64, 256);
-  t.cols = piece(cols, rows <= 4 * t.rows ? 4 : 1, 64, 512);
+  t.rows = fixed_rows > 0 ? fixed_rows : piece(rows, 8, 96, 256);
+  t.cols = piece(cols, rows <= 2 * t.rows ? 4 : 1, 64, 512);
   t.across = (int32_t)dkv_ceil_div(cols, t.cols);
   t.count = (int32_t)dkv_ceil_div(rows, t.rows) * t.across;
   return t;
@@ -71,7 +71,7 @@ dkv_status dkv_cpu_linear_fwd(const dkv_where *where, float *out, bool add, cons
 dkv_status dkv_cpu_linear_bwd(const dkv_where *where, float *dx, bool add, float *dweight, const float *dout,
                               const float *x, const float *weight, int32_t rows, int32_t in, int32_t out_width) {
   DKV_TRY(dkv_blas_open());
-  tiling of_dx = cut(rows, in, 0), of_dw = {.rows = piece(out_width, 4, 32, 256), .cols = piece(in, 2, 32, 512)};
+  tiling of_dx = cut(rows, in, 0), of_dw = {.rows = piece(out_width, 4, 48, 256), .cols = piece(in, 1, 48, 512)};
   of_dw.across = (int32_t)dkv_ceil_div(in, of_dw.cols);
   of_dw.count = (int32_t)dkv_ceil_div(out_width, of_dw.rows) * of_dw.across;
   int32_t dw_tiles = dweight != NULL ? of_dw.count : 0, dx_tiles = dx != NULL ? of_dx.count : 0;

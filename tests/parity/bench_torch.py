@@ -1,0 +1,132 @@
+"""One policy update (forward, backward, clip, AdamW) in C and in PyTorch, same shape, same layout, same two cores, one run.
+
+    make lib && python tests/parity/bench_torch.py [--build build] [--threads 2] [--json FILE]
+
+PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of the
+predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path positions and a
+dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a process of its own, in
+turns, so that neither waits for the other's threads; medians of all turns, peak memory of the process, minus nothing.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+#         L, C,   F,    V,    H, Hkv, D,  P,   N,  R, repeats
+SHAPES = {
+    "demo": (2, 96, 256, 16, 4, 2, 32, 232, 16, 11, 20),
+    "hidden 512": (4, 512, 1536, 2048, 8, 4, 64, 512, 16, 64, 3),
+}
+
+
+def torch_side(shape, layout, threads):
+    import resource
+    import time
+
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    layers, width, mlp, vocabulary, heads, kv_heads, dim, prompt, responses, length, repeats = shape
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=1 << 20, tie_word_embeddings=True,
+        attn_implementation="sdpa", use_cache=False)).float()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    rows = prompt + responses * length
+    count = responses * length
+    weight = torch.randn(count) / count
+    targets = torch.randint(0, vocabulary, (count,))
+    if layout == "packed":
+        ids = torch.randint(0, vocabulary, (1, rows))
+        own = torch.arange(prompt, prompt + length)
+        position = torch.cat([torch.arange(prompt), own.repeat(responses)]).unsqueeze(0)
+        group = torch.cat([torch.full((prompt,), -1), torch.arange(responses).repeat_interleave(length)])
+        i = torch.arange(rows)
+        sees = (i[:, None] >= i[None, :]) & ((group[None, :] == -1) | (group[:, None] == group[None, :]))
+        mask = torch.where(sees, 0.0, torch.finfo(torch.float32).min)[None, None]
+        start = prompt + torch.arange(responses)[:, None] * length
+        source = (start + torch.arange(length)[None, :] - 1).clone()
+        source[:, 0] = prompt - 1
+        unique, inverse = torch.unique(source.flatten(), return_inverse=True)
+
+        def log_probabilities():
+            logits = model(input_ids=ids, attention_mask=mask, position_ids=position, logits_to_keep=unique).logits[0]
+            return torch.log_softmax(logits, -1)[inverse, targets]
+    else:
+        ids = torch.randint(0, vocabulary, (responses, prompt + length))
+
+        def log_probabilities():
+            logits = model(input_ids=ids, logits_to_keep=length + 1).logits[:, :-1].flatten(0, 1)
+            return torch.log_softmax(logits, -1)[torch.arange(count), targets]
+
+    seconds = []
+    for turn in range(repeats + 2):  # two to warm up
+        begin = time.perf_counter()
+        (log_probabilities() * weight).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if turn >= 2:
+            seconds.append(1e3 * (time.perf_counter() - begin))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"median_ms": statistics.median(seconds), "fastest_ms": min(seconds), "peak_mib": peak,
+                      "torch": torch.__version__}))
+
+
+def run(command, threads):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The same update in C and in PyTorch.")
+    parser.add_argument("--build", default="build", type=pathlib.Path)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--shape", choices=list(SHAPES), action="append")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--torch-side", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.torch_side:
+        return torch_side(SHAPES[args.torch_side[0]], args.torch_side[1], args.threads)
+
+    program = args.build / "bench_update"
+    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fopenmp", "-I", ROOT, HERE / "bench_update.c", "-o", program,
+                    "-L", args.build, "-ldualkv", "-lm", f"-Wl,-rpath,{args.build.resolve()}"], check=True)
+    results = []
+    print(f"{'shape':12}{'layout':12}{'C ms':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  where the C time goes")
+    for name in args.shape or SHAPES:
+        for layout in ("packed", "replicated"):
+            ours, theirs = [], []
+            for _ in range(args.turns):
+                ours.append(run([program, *map(str, SHAPES[name][:-1]), layout, str(SHAPES[name][-1])], args.threads))
+                theirs.append(run([sys.executable, __file__, "--threads", str(args.threads), "--torch-side", name, layout],
+                                  args.threads))
+            c, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, theirs))
+            c_mib, t_mib = (max(r["peak_mib"] for r in side) for side in (ours, theirs))
+            shares = {k[6:]: statistics.median(r[k] for r in ours) for k in ours[0] if k.startswith("share_")}
+            results.append({"shape": name, "layout": layout, "c_ms": c, "torch_ms": t, "ratio": t / c, "c_peak_mib": c_mib,
+                            "torch_peak_mib": t_mib, "c_planned_mib": ours[0]["planned_mib"], "c_shares": shares,
+                            "rows": ours[0]["rows"], "parameters": ours[0]["parameters"]})
+            where = ", ".join(f"{k} {100 * v:.0f} %" for k, v in shares.items())
+            print(f"{name:12}{layout:12}{c:9.1f}{t:10.1f}{t / c:7.2f}{c_mib:8.0f}{t_mib:10.0f}  {where}", flush=True)
+    if args.json:
+        cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        args.json.write_text(json.dumps({"date": datetime.date.today().isoformat(), "cpu": cpu, "threads": args.threads,
+                                         "commit": commit, "torch": theirs[0]["torch"], "shapes": SHAPES,
+                                         "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
