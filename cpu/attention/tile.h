@@ -30,6 +30,10 @@
 #define DKV_PANEL (DKV_NV * DKV_LANES)
 /** Keys of a key tile; tiles start at multiples of it. */
 #define DKV_KEYS 128
+/** Stacked rows of a query tile, forward: many, so that loading a key tile costs little beside using it. */
+#define DKV_FWD_LANES 480
+/** The same, backward, which keeps five tensors per row: what a tile holds in f32 should stay in a 2 MiB cache. */
+#define DKV_BWD_LANES 240
 
 /** A query tile of one key head. */
 struct query_tile {

@@ -27,11 +27,9 @@
 
 DKV_DECLARE_KERNEL(cpu, fwd, tiled)
 
-/** Stacked rows of a query tile: many, so that loading a key tile costs little beside using it. */
-#define QUERY_LANES 480
-/** Lanes of a tile's panels: groups larger than QUERY_LANES take one row a tile. */
+/** Lanes of a tile's panels: groups larger than DKV_FWD_LANES take one row a tile. */
 static int64_t padded_lanes(int32_t group) {
-  return dkv_ceil_div((int64_t)rows_of_tile(QUERY_LANES, group) * group, DKV_PANEL) * DKV_PANEL;
+  return dkv_ceil_div((int64_t)rows_of_tile(DKV_FWD_LANES, group) * group, DKV_PANEL) * DKV_PANEL;
 }
 
 /** One thread's tiles. */
@@ -184,7 +182,7 @@ dkv_status dkv_cpu_fwd_tiled_run(const dkv_attention *problem) {
               "tiled forward: workspace of %zu bytes; a thread needs %zu", problem->workspace_bytes, bytes);
   const int32_t threads =
       (int32_t)dkv_min(dkv_host_threads(problem->threads), (int64_t)(problem->workspace_bytes / bytes));
-  const int32_t rows = rows_of_tile(QUERY_LANES, problem->heads / problem->kv_heads);
+  const int32_t rows = rows_of_tile(DKV_FWD_LANES, problem->heads / problem->kv_heads);
   const int64_t tiles = dkv_ceil_div(problem->layout->rows, rows), tasks = tiles * problem->kv_heads;
   int64_t next = 0;
 #pragma omp parallel num_threads(threads)
