@@ -22,7 +22,10 @@ static void note(void *context, const dkv_suite_line *line) {
           line->verdict == DKV_FAILED ? dkv_dtype_name(line->dtype) : "", line->text);
 }
 
-/** Runs one law over all backends that are present, for two seeds. */
+/** Seed of the random problems: another one than `dualkv check` takes. */
+enum { SEED = 1 };
+
+/** Runs one law over all backends that are present. */
 static void obey(const char *law) {
   const dkv_backend *ref, *backend;
   EXPECT_OK(dkv_backend_find(&ref, "ref"));
@@ -31,13 +34,11 @@ static void obey(const char *law) {
       fprintf(stderr, "skipped %s on %s: %s\n", law, dkv_backend_names[i], dkv_last_error());
       continue;
     }
-    for (uint64_t seed = 1; seed <= 2; ++seed) {
-      dkv_suite_total total;
-      EXPECT_OK(dkv_suite_run(&total, backend, ref, &(dkv_suite_options){.law = law, .seed = seed}, note, NULL));
-      cr_assert(total.failed == 0, "%s: %d of %d checks failed on %s, seed %d; see the lines above", law, total.failed,
-                total.failed + total.passed, backend->name, (int)seed);
-      cr_assert(total.passed > 0, "%s: nothing ran on %s", law, backend->name);
-    }
+    dkv_suite_total total;
+    EXPECT_OK(dkv_suite_run(&total, backend, ref, &(dkv_suite_options){.law = law, .seed = SEED}, note, NULL));
+    cr_assert(total.failed == 0, "%s: %d of %d checks failed on %s, seed %d; see the lines above", law, total.failed,
+              total.failed + total.passed, backend->name, SEED);
+    cr_assert(total.passed > 0, "%s: nothing ran on %s", law, backend->name);
   }
 }
 
@@ -65,6 +66,9 @@ Test(laws, are_all_tested_here) {
 /** The GPU's laws run inside the tests above; this line says loudly whether they did. */
 Test(laws, include_the_gpu_or_say_why_not) {
   const dkv_backend *gpu;
-  if (dkv_backend_find(&gpu, "gpu") != DKV_OK) cr_skip_test("the gpu backend was not tested: %s", dkv_last_error());
+  if (dkv_backend_find(&gpu, "gpu") != DKV_OK) {
+    fprintf(stderr, "SKIP the laws on gpu: %s\n", dkv_last_error());
+    cr_skip_test("%s", dkv_last_error());
+  }
   cr_assert(gpu->kernel_count > 0);
 }
