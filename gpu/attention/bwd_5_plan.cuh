@@ -1,0 +1,164 @@
+/**
+ * @file bwd_5_plan.cuh
+ * @brief Host side of the key-stationary backward: which (key tile, query chunk) items there are, and in which order.
+ *
+ * A tile of 128 keys [j0, j1) is seen by the query rows [j0, last end[j]), cut into steps on one fixed grid.  With rule
+ * j <= i < end[j] the steps of a tile form three runs, whatever the layout (no step in between is empty: every row sees itself
+ * and everything up to the tile's largest end):
+ *
+ *     step    first ........ full .................... full_end ........ last
+ *             |  partial     |  every pair visible     |  partial        |
+ *             diagonal       from row j1 - 1 on        past the smallest end
+ *
+ * Long runs are cut at absolute multiples of `chunk` steps: the CTAs at work at one time then share a window of Q, dO and
+ * dQ rows that stays in the L2 cache, and no item is so long that the last one keeps the card waiting.  A tile that is cut
+ * adds its parts to an fp32 slot; a tile that is not cut rounds its dK, dV once and stores them.
+ *
+ * Order: by chunk, long items first; a key head is a section of its own (the list is the same for all of them).
+ *
+ * Read before: common/mask.h, common/tiles.h.  Read next: bwd_5_config.cuh.
+ */
+#ifndef DKV_BWD_5_PLAN_CUH
+#define DKV_BWD_5_PLAN_CUH
+
+#include <algorithm>
+#include <new>
+#include <stdint.h>
+#include <vector>
+
+#include "common/attention.h"
+
+/** Keys of a tile. */
+#define DKV_BWD5_KEYS 128
+/** Multiprocessors that the cut into chunks is balanced for; another number only costs balance. */
+#define DKV_BWD5_PROCESSORS 132
+/** Most steps of a chunk, over the query heads of a key head: their rows of Q, dO and dQ fit into the L2 cache. */
+#ifndef DKV_BWD5_CHUNK
+#define DKV_BWD5_CHUNK 512
+#endif
+
+/** One work item of every key head: a key tile against the query steps [first, last), all query heads of the key head. */
+struct dkv_bwd5_item {
+  int32_t tile;     /**< key rows 128 tile .. 128 tile + 127 */
+  int32_t first;    /**< first query step */
+  int32_t full;     /**< from here on every pair is visible ... */
+  int32_t full_end; /**< ... up to here; first <= full <= full_end <= last */
+  int32_t last;     /**< one past the last query step */
+  int32_t slot;     /**< fp32 slot that the parts of this tile add to, -1: the tile is not cut */
+  int32_t part;     /**< which part of its tile */
+  int32_t unused;   /**< 0 */
+  int64_t rank;     /**< ordered mode: the turn of step s is number rank + s of the table */
+};
+
+/** The whole plan. */
+struct dkv_bwd5_plan {
+  std::vector<dkv_bwd5_item> items;
+  std::vector<int32_t> rank; /**< [sum of steps] turn of each (item, step) at its dQ block; filled on request */
+  std::vector<int32_t> slot_tiles; /**< [slots] key tile of each slot */
+  std::vector<int32_t> end;  /**< [tiles * 128] end[j]; j itself past the rows, so that nobody sees those */
+  int32_t slots = 0;         /**< tiles that are cut */
+  int32_t blocks = 0;        /**< ceil(T / queries) */
+  int32_t tiles = 0;         /**< ceil(T / 128) */
+};
+
+/** The item of a whole key tile: its three runs of steps of `queries` rows. */
+static inline dkv_bwd5_item dkv_bwd5_tile(const dkv_layout *layout, int32_t tile, int32_t queries) {
+  const int32_t j0 = tile * DKV_BWD5_KEYS;
+  const int32_t j1 = (int32_t)std::min<int64_t>((int64_t)j0 + DKV_BWD5_KEYS, layout->rows);
+  int32_t low = layout->end[j0], high = low;
+  for (int32_t j = j0; j < j1; j++) {
+    low = std::min(low, layout->end[j]);
+    high = std::max(high, layout->end[j]);
+  }
+  dkv_bwd5_item item = {};
+  item.tile = tile;
+  item.slot = -1;
+  item.first = j0 / queries;
+  item.last = (int32_t)dkv_ceil_div(high, queries);
+  item.full = item.full_end = item.last;
+  if (j1 - j0 == DKV_BWD5_KEYS) { /* a tile over the end of the rows is masked throughout */
+    item.full = (int32_t)std::min<int64_t>(dkv_ceil_div(j1 - 1, queries), item.last);
+    item.full_end = std::max(item.full, low / queries);
+  }
+  return item;
+}
+
+/** The part of `whole` inside steps [begin, end). */
+static inline dkv_bwd5_item dkv_bwd5_cut(const dkv_bwd5_item &whole, int32_t begin, int32_t end) {
+  dkv_bwd5_item part = whole;
+  part.first = std::max(whole.first, begin);
+  part.last = std::min(whole.last, end);
+  part.full = std::min(std::max(whole.full, part.first), part.last);
+  part.full_end = std::min(std::max(whole.full_end, part.full), part.last);
+  return part;
+}
+
+/** Steps of a chunk: total work / (6 items a multiprocessor), between 64 and 512 steps over the g query heads. */
+static inline int32_t dkv_bwd5_chunk(int64_t steps, int32_t heads, int32_t kv_heads) {
+  const int64_t group = heads / kv_heads;
+  const int64_t balanced = steps * heads / (DKV_BWD5_PROCESSORS * 6);
+  return (int32_t)std::max<int64_t>(1, std::min<int64_t>(std::max<int64_t>(balanced, 64), DKV_BWD5_CHUNK) / group);
+}
+
+/** Appends the item, or its parts if it is longer than a chunk and a half; a last part under half a chunk joins its neighbour. */
+static inline void dkv_bwd5_append(dkv_bwd5_plan *plan, const dkv_bwd5_item &whole, int32_t chunk) {
+  if (2 * (int64_t)(whole.last - whole.first) <= 3 * (int64_t)chunk) return plan->items.push_back(whole);
+  int32_t begin = whole.first, part = 0;
+  while (begin < whole.last) {
+    int64_t end = ((int64_t)begin / chunk + 1) * chunk;
+    if (end - begin < chunk / 2) end += chunk;
+    if (whole.last - end < chunk / 2) end = whole.last;
+    dkv_bwd5_item item = dkv_bwd5_cut(whole, begin, (int32_t)end);
+    item.slot = plan->slots;
+    item.part = part++;
+    plan->items.push_back(item);
+    begin = (int32_t)end;
+  }
+  if (part == 1) plan->items.back().slot = -1;
+  else plan->slot_tiles.push_back(whole.tile), plan->slots++;
+}
+
+/** Turns: the n-th item in list order that visits a step adds to the step's dQ as number n. */
+static inline void dkv_bwd5_rank(dkv_bwd5_plan *plan) {
+  std::vector<int32_t> visits(plan->blocks, 0);
+  for (dkv_bwd5_item &item : plan->items) {
+    item.rank = (int64_t)plan->rank.size() - item.first;
+    for (int32_t step = item.first; step < item.last; step++) plan->rank.push_back(visits[step]++);
+  }
+}
+
+/**
+ * Plans a layout.
+ * @param[out] plan    overwritten
+ * @param[in]  problem layout, heads and deterministic are read; T >= 1
+ * @param[in]  queries rows of a step
+ * @return DKV_OK; DKV_ERR_NOMEM
+ */
+static inline dkv_status dkv_bwd5_make_plan(dkv_bwd5_plan *plan, const dkv_attention *problem, int32_t queries) {
+  const dkv_layout *layout = problem->layout;
+  try {
+    *plan = dkv_bwd5_plan();
+    plan->blocks = (int32_t)dkv_ceil_div(layout->rows, queries);
+    plan->tiles = (int32_t)dkv_ceil_div(layout->rows, DKV_BWD5_KEYS);
+    std::vector<dkv_bwd5_item> whole;
+    int64_t steps = 0;
+    for (int32_t tile = 0; tile < plan->tiles; tile++) {
+      whole.push_back(dkv_bwd5_tile(layout, tile, queries));
+      steps += whole.back().last - whole.back().first;
+    }
+    const int32_t chunk = dkv_bwd5_chunk(steps, problem->heads, problem->kv_heads);
+    for (const dkv_bwd5_item &item : whole) dkv_bwd5_append(plan, item, chunk);
+    std::stable_sort(plan->items.begin(), plan->items.end(), [chunk](const dkv_bwd5_item &a, const dkv_bwd5_item &b) {
+      const int32_t left = a.first / chunk, right = b.first / chunk;
+      return left != right ? left < right : a.last - a.first > b.last - b.first;
+    });
+    if (problem->deterministic) dkv_bwd5_rank(plan);
+    plan->end.assign(layout->end, layout->end + layout->rows);
+    while (plan->end.size() < (size_t)plan->tiles * DKV_BWD5_KEYS) plan->end.push_back((int32_t)plan->end.size());
+  } catch (const std::bad_alloc &) {
+    return dkv_fail(DKV_ERR_NOMEM, "no host memory to plan a backward pass over %d rows", layout->rows);
+  }
+  return DKV_OK;
+}
+
+#endif
