@@ -35,7 +35,8 @@ static int32_t piece(int32_t size, int32_t parts, int32_t low, int32_t high) {
 static tiling cut(int32_t rows, int32_t cols, int32_t fixed_rows) {
   tiling t;
   t.rows = fixed_rows > 0 ? fixed_rows : piece(rows, 8, 96, 256);
-  t.cols = piece(cols, rows <= 2 * t.rows ? 4 : 1, 64, 512);
+  int32_t parts = fixed_rows > 0 ? 2 : rows <= 2 * t.rows ? 4 : 1; /* fixed: must not depend on rows */
+  t.cols = piece(cols, parts, 64, 512);
   t.across = (int32_t)dkv_ceil_div(cols, t.cols);
   t.count = (int32_t)dkv_ceil_div(rows, t.rows) * t.across;
   return t;
