@@ -71,7 +71,7 @@ dkv_status dkv_text_save(const char *path, const char *text) {
   bool written = file != NULL && fchmod(descriptor, 0644) == 0 && fputs(text, file) >= 0 && fputc('\n', file) != EOF &&
                  fflush(file) == 0 && fsync(descriptor) == 0;
   int reason = errno;
-  if (file != NULL && fclose(file) != 0) written = false;
+  if (file != NULL ? fclose(file) != 0 : descriptor >= 0 && close(descriptor) != 0) written = false;
   if (written && rename(temporary, path) != 0) {
     reason = errno;
     written = false;
