@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Judges the tutorials' exercises, and judges the judges.
+#
+#   tests/run_exercises.sh BUILD            all: every skeleton must fail, every solution pass, every wrong answer be caught
+#   tests/run_exercises.sh BUILD CH=04      what `make exercise CH=04` runs: the student's own files of one chapter
+#
+# An exercise is a function with one hole.  tutorials/exercises/chNN_name.c is the student's file; tutorials/judges/chNN_name.c holds
+# main(), which compares it with the library; tutorials/solutions/ has the answer; tutorials/wrong/chNN_name__why.c are answers that
+# look right, each with a first line  "// caught: TEXT"  where TEXT must stand in what the judge says.  A skeleton's first line is of
+# the same form.  Judges exit 0 when the answer is right, 1 with a sentence when it is not.
+set -u
+cd "$(dirname "$0")/.."
+build=${1:?usage: run_exercises.sh BUILD [CH=NN]}
+chapter=${2:-}
+chapter=${chapter#CH=}
+out=$build/exercises
+mkdir -p "$out"
+passed=0 failed=0
+
+# compile NAME FILE: links the file with its judge; prints the compiler's words and fails when it cannot
+compile() {
+  ${CC:-gcc} -std=c11 -D_GNU_SOURCE -O2 -g -I. -Wall -Wextra -fopenmp "$2" "tutorials/judges/$1.c" -o "$out/run_$1" \
+    -L"$build" -ldualkv -lm -Wl,-rpath,"$(cd "$build" && pwd)" 2>"$out/compile.log" || { cat "$out/compile.log"; return 1; }
+}
+
+# expect NAME FILE red|green: one line of verdict
+expect() {
+  local text rc want
+  if ! compile "$1" "$2"; then failed=$((failed + 1)); echo "FAIL $2 does not compile"; return; fi
+  text=$(timeout 60 "$out/run_$1" 2>&1); rc=$?
+  want=$(sed -n '1s,^// caught: ,,p' "$2")
+  if [ "$3" = green ]; then
+    [ $rc -eq 0 ] && { passed=$((passed + 1)); return; }
+    echo "FAIL $2 should pass, but the judge says: $text"
+  elif [ $rc -ne 1 ]; then
+    echo "FAIL $2 should be refused with exit code 1, but it gave $rc: $text"
+  elif [ -z "$want" ]; then
+    echo "FAIL $2 has no first line '// caught: TEXT'"
+  elif [[ "$text" != *"$want"* ]]; then
+    echo "FAIL $2 should be caught with '$want', but the judge says: $text"
+  else
+    passed=$((passed + 1)); return
+  fi
+  failed=$((failed + 1))
+}
+
+if [ -n "$chapter" ]; then
+  found=0
+  for file in tutorials/exercises/ch"$chapter"_*.c; do
+    [ -e "$file" ] || continue
+    found=1
+    name=$(basename "$file" .c)
+    compile "$name" "$file" || { failed=$((failed + 1)); continue; }
+    echo "== $file"
+    if timeout 60 "$out/run_$name"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  done
+  [ $found -eq 1 ] || { echo "there is no exercise of chapter $chapter; tutorials/exercises lists them" >&2; exit 2; }
+  echo "exercises: $passed passed, $failed failed"
+  [ $failed -eq 0 ]
+  exit
+fi
+
+for judge in tutorials/judges/ch*.c; do
+  name=$(basename "$judge" .c)
+  expect "$name" "tutorials/exercises/$name.c" red
+  expect "$name" "tutorials/solutions/$name.c" green
+  for wrong in tutorials/wrong/"$name"__*.c; do
+    [ -e "$wrong" ] && expect "$name" "$wrong" red
+  done
+done
+echo "exercises: $passed passed, $failed failed"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
