@@ -30,10 +30,7 @@ static void obey(const char *law) {
   const dkv_backend *ref, *backend;
   EXPECT_OK(dkv_backend_find(&ref, "ref"));
   for (int i = 0; dkv_backend_names[i] != NULL; ++i) {
-    if (dkv_backend_find(&backend, dkv_backend_names[i]) != DKV_OK) {
-      fprintf(stderr, "skipped %s on %s: %s\n", law, dkv_backend_names[i], dkv_last_error());
-      continue;
-    }
+    if (dkv_backend_find(&backend, dkv_backend_names[i]) != DKV_OK) continue; /* the last test says why */
     dkv_suite_total total;
     EXPECT_OK(dkv_suite_run(&total, backend, ref, &(dkv_suite_options){.law = law, .seed = SEED}, note, NULL));
     cr_assert(total.failed == 0, "%s: %d of %d checks failed on %s, seed %d; see the lines above", law, total.failed,
