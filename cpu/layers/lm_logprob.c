@@ -20,6 +20,8 @@
 
 /** Floats of logits in a chunk: 4 MiB. */
 #define CHUNK_FLOATS (1 << 20)
+/** Logits that are added up in float before the sum goes on in double: a vocabulary may have 150 000. */
+#define BLOCK 512
 
 /** Rows of a chunk: at least one; a multiple of 16 if several. */
 static int32_t chunk_rows(int32_t rows, int32_t vocabulary) {
@@ -40,16 +42,22 @@ static float row_softmax(float *z, int32_t vocabulary, float inverse_temperature
     z[v] *= inverse_temperature;
     largest = z[v] > largest ? z[v] : largest;
   }
-  float sum = 0.0f, moment = 0.0f; /* sum of e^d and of d e^d, d = z - largest <= 0: nothing overflows */
-#pragma omp simd reduction(+ : sum, moment)
-  for (int32_t v = 0; v < vocabulary; ++v) {
-    float d = z[v] - largest, e = dkv_exp(d);
-    sum += e;
-    moment += d * e;
+  double sum = 0.0, moment = 0.0; /* sum of e^d and of d e^d, d = z - largest <= 0: nothing overflows */
+  for (int32_t v0 = 0; v0 < vocabulary; v0 += BLOCK) {
+    int32_t last = vocabulary - v0 < BLOCK ? vocabulary : v0 + BLOCK;
+    float block_sum = 0.0f, block_moment = 0.0f;
+#pragma omp simd reduction(+ : block_sum, block_moment)
+    for (int32_t v = v0; v < last; ++v) {
+      float d = z[v] - largest, e = dkv_exp(d);
+      block_sum += e;
+      block_moment += d * e;
+    }
+    sum += (double)block_sum;
+    moment += (double)block_moment;
   }
-  float log_sum = logf(sum);
-  *entropy = log_sum - moment / sum;
-  return largest + log_sum;
+  double log_sum = log(sum);
+  *entropy = (float)(log_sum - moment / sum);
+  return (float)((double)largest + log_sum);
 }
 
 dkv_status dkv_cpu_lm_logprob_fwd(const dkv_where *where, float *logprob, float *entropy, float *lse, float *chunk,
