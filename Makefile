@@ -30,6 +30,7 @@ LIB_SRC := $(wildcard common/*.c common/*/*.c cpu/*.c cpu/*/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 TEST_SRC := $(wildcard tests/test_*.c)
+HELPER_SRC := $(wildcard tests/tool_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz_*.c tests/fuzz/*.c)
 GPU_SRC := $(sort $(wildcard gpu/*.cu gpu/*/*.cu gpu/*/*/*.cu))
 
@@ -38,9 +39,10 @@ LIB_OBJ := $(call objects,$(LIB_SRC))
 TOOL_OBJ := $(call objects,$(TOOL_SRC))
 SUPPORT_OBJ := $(call objects,$(SUPPORT_SRC))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
+HELPERS := $(patsubst %.c,$(BUILD)/%,$(HELPER_SRC))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(FUZZ_SRC))
 GPU_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(GPU_SRC))
-C_OBJ := $(LIB_OBJ) $(TOOL_OBJ) $(SUPPORT_OBJ) $(TESTS:=.o) $(FUZZERS:=.o)
+C_OBJ := $(LIB_OBJ) $(TOOL_OBJ) $(SUPPORT_OBJ) $(TESTS:=.o) $(HELPERS:=.o) $(FUZZERS:=.o)
 
 # --- the GPU half: only where nvcc is, only run where a device is ---------------------------------------------------
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -104,8 +106,8 @@ setup:
 lib: $(BUILD)/libdualkv.so
 #: tool          build/dualkv: the program
 tool: $(BUILD)/dualkv
-#: tests         build/tests/test_*: the Criterion programs
-tests: $(TESTS)
+#: tests         build/tests/test_*: the Criterion programs, and helpers of the shell checks
+tests: $(TESTS) $(HELPERS)
 
 #: gpu           build/libdualkv_gpu.so: the CUDA backend (needs nvcc, not a GPU), and reads what ptxas said
 gpu: $(if $(NVCC),ptxas-check,no-nvcc)
@@ -180,6 +182,8 @@ $(BUILD)/dualkv: $(TOOL_OBJ) $(BUILD)/libdualkv.so
 	$(CC) $(CFLAGS) -fopenmp -o $@ $(TOOL_OBJ) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN'
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libdualkv.so
 	$(CC) $(CFLAGS) -fopenmp -o $@ $< $(SUPPORT_OBJ) -L$(BUILD) -ldualkv $(LIBS) -lcriterion -Wl,-rpath,'$$ORIGIN/..'
+$(HELPERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libdualkv.so
+	$(CC) $(CFLAGS) -fopenmp -o $@ $< -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN/..'
 $(FUZZERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB_OBJ)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(LIBS)
 

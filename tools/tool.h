@@ -226,7 +226,8 @@ dkv_status dkv_judge(dkv_comparison *out, const dkv_problem *problem, dkv_result
                      dkv_dtype x_dtype, const dkv_results *answer, double slack);
 
 /**
- * dkv_judge, and when the answer is exact also the question whether one element stands alone (see common/outlier.h).
+ * dkv_judge by the nearer of two right answers, and when they are exact also the question whether one element stands
+ * alone (see common/outlier.h).
  * @param[out] out     overwritten; passed is false and stands_alone true when one does
  * @param[in]  problem,which,x,x_dtype,answer,slack as dkv_judge
  * @param[in]  stored  gradients for the stored o (dkv_stored_gradients), which are right answers too, or NULL
