@@ -16,8 +16,9 @@
 
 DKV_BEGIN_C
 
-/** Most dimensions of a tensor, and most bytes of a header. */
+/** Most dimensions of a tensor. */
 #define DKV_MAX_RANK 8
+/** Most bytes of a header. */
 #define DKV_MAX_HEADER (INT64_C(100) << 20)
 
 /** One tensor: a name, a type, a shape, the bytes. */

@@ -22,8 +22,8 @@ dkv_status dkv_host_allocate(void **out, size_t bytes);
 /** Slot release. @param[in] memory from dkv_host_allocate, or NULL */
 void dkv_host_release(void *memory);
 
-/** Slots upload and download: host memory is the backend's memory. @param[out] to, @param[in] from disjoint, both
- * `bytes` long.
+/** Slots upload and download: host memory is the backend's memory. @param[out] to
+ * [bytes], disjoint from `from`. @param[in] from [bytes]. @param[in] bytes size.
  * @return DKV_OK; DKV_ERR_NULL (a NULL while bytes > 0) */
 dkv_status dkv_host_copy(void *to, const void *from, size_t bytes);
 
@@ -43,15 +43,16 @@ dkv_status dkv_host_time(const dkv_kernel *kernel, const dkv_attention *problem,
  * OpenBLAS) */
 dkv_status dkv_host_matmul_rate(int32_t n, dkv_dtype dtype, int32_t threads, int32_t repeats, double *flops);
 
-/** Writes the processor's name as the system reports it, "unknown processor" if it does not. @param[out] out [bytes]
- * text */
+/** Writes the processor's name as the system reports it, "unknown processor" if it does not. @param[out] out
+ * [bytes] text. @param[in] bytes room */
 void dkv_host_processor(char *out, size_t bytes);
 
 /** Threads that a call uses. @param[in] threads a problem's field: 0 = what OpenMP gives. @return at least 1 */
 int32_t dkv_host_threads(int32_t threads);
 
-/** Direction of a line of kernels.def. */
+/** Direction fwd of a line of kernels.def. */
 #define DKV_DIRECTION_fwd DKV_FORWARD
+/** Direction bwd of a line of kernels.def. */
 #define DKV_DIRECTION_bwd DKV_BACKWARD
 
 /** Declares the three functions of a line of kernels.def. */

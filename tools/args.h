@@ -39,7 +39,8 @@ struct dkv_flag {
   void *target;            /**< where the value goes; holds the default before parsing */
   const char *value;       /**< what help calls the value, "N"; NULL for a switch */
   const char *help;        /**< one line */
-  double low, high;        /**< range of a number; both 0: no limit but that of the kind */
+  double low;              /**< least number; low and high both 0: no limit but that of the kind */
+  double high;             /**< greatest number */
 };
 
 /**

@@ -26,13 +26,23 @@ struct dkv_command {
 };
 
 /* The commands; each answers --help itself. */
-int dkv_cmd_demo(int argc, char *const *argv);      /**< the tour */
-int dkv_cmd_layout(int argc, char *const *argv);    /**< draws a layout */
-int dkv_cmd_cost(int argc, char *const *argv);      /**< counts packed and replicated */
-int dkv_cmd_attention(int argc, char *const *argv); /**< runs a case file, writes its results */
-int dkv_cmd_check(int argc, char *const *argv);     /**< compares results */
-int dkv_cmd_bench(int argc, char *const *argv);     /**< checks, then times */
-int dkv_cmd_kernels(int argc, char *const *argv);   /**< lists kernels.def and what runs here */
+
+/** The tour. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_demo(int argc, char *const *argv);
+/** Draws a layout. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_layout(int argc, char *const *argv);
+/** Counts packed and replicated. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_cost(int argc, char *const *argv);
+/** Runs a case file, writes its results. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_attention(int argc, char *const *argv);
+/** Compares results with answers; without a case, runs the laws. @param[in] argc,argv what follows the command's name.
+ * @return an exit code. */
+int dkv_cmd_check(int argc, char *const *argv);
+/** Checks, then times packed and replicated. @param[in] argc,argv what follows the command's name. @return an exit
+ * code. */
+int dkv_cmd_bench(int argc, char *const *argv);
+/** Lists kernels.def and what runs here. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_kernels(int argc, char *const *argv);
 
 /* --- output.c: sentences, numbers, colour, progress ------------------------------------------------------------------
  */
@@ -93,10 +103,12 @@ const char *dkv_tool_date(char out[32]);
 
 /** Flags that describe a layout; see DKV_LAYOUT_FLAGS. */
 struct dkv_layout_flags {
-  int64_t prompt, responses, response_length; /**< -1: not given */
-  const char *lengths;                        /**< "R1,R2,..." or NULL */
-  struct dkv_text_list groups;                /**< each "P:R1,R2,..." */
-  const char *tree;                           /**< "parent:length,..." or NULL */
+  int64_t prompt;              /**< P; -1: not given */
+  int64_t responses;           /**< N; -1: not given */
+  int64_t response_length;     /**< R; -1: not given */
+  const char *lengths;         /**< "R1,R2,..." or NULL */
+  struct dkv_text_list groups; /**< each "P:R1,R2,..." */
+  const char *tree;            /**< "parent:length,..." or NULL */
 };
 
 /** A zeroed set: nothing given. */
@@ -192,7 +204,8 @@ dkv_status dkv_tool_options(dkv_execute_options *out, const dkv_backend *backend
 
 /** Verdicts so far. */
 struct dkv_tally {
-  int32_t passed, failed; /**< tensors, or lines of the suite */
+  int32_t passed; /**< tensors, or lines of the suite */
+  int32_t failed; /**< likewise */
 };
 
 /** Prints the heading of the lines of dkv_report. */
@@ -209,7 +222,11 @@ void dkv_report_heading(void);
 void dkv_report(struct dkv_tally *tally, const char *subject, const char *kernel, const char *tensor,
                 const dkv_comparison *verdict);
 
-/** Prints "N passed, N failed" and gives the exit code: 1 when something failed or nothing was judged. */
+/**
+ * Prints "N passed, N failed".
+ * @param[in] tally counts
+ * @return the exit code: 1 when something failed or nothing was judged
+ */
 int dkv_report_total(const struct dkv_tally *tally);
 
 /**

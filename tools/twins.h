@@ -24,7 +24,12 @@
 dkv_status dkv_twins_compare(dkv_comparison out[DKV_RESULTS], const dkv_problem *packed, const dkv_results *once,
                              const dkv_problem *replicated, const dkv_results *copies, const int32_t *row_map);
 
-/** The worst of five comparisons: the first that failed, else the one with the largest error. */
+/**
+ * The worst of several comparisons.
+ * @param[in] of      the comparisons
+ * @param[in] results how many
+ * @return the first that failed, else the one with the largest error
+ */
 const dkv_comparison *dkv_twins_worst(const dkv_comparison of[DKV_RESULTS], int32_t results);
 
 #endif

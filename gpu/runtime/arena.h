@@ -23,7 +23,10 @@
  */
 dkv_status dkv_gpu_allocate(void **out, size_t bytes);
 
-/** Releases memory of dkv_gpu_allocate; NULL is allowed. A damaged guard is reported by the next dkv_gpu_guards_check. */
+/**
+ * Releases memory. A damaged guard is reported by the next dkv_gpu_guards_check.
+ * @param[in] memory of dkv_gpu_allocate, or NULL
+ */
 void dkv_gpu_release(void *memory);
 
 /**

@@ -20,7 +20,8 @@ struct dkv_gpu_device {
   char driver[48];      /**< the driver's own version, "?" when the system does not tell */
   int32_t driver_cuda;  /**< newest CUDA version the driver serves: 1000 * major + 10 * minor */
   int32_t runtime_cuda; /**< CUDA version of this build, same form */
-  int32_t major, minor; /**< compute capability */
+  int32_t major;        /**< compute capability, 9 of 9.0 */
+  int32_t minor;        /**< its second number */
   int32_t processors;   /**< streaming multiprocessors (SMs) */
   int32_t block_shared; /**< most shared memory of one block, bytes */
   int64_t l2_bytes;     /**< size of the L2 cache */
