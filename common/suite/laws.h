@@ -139,9 +139,6 @@ bool dkv_check_same(dkv_check *check, dkv_result result, const void *x, const vo
 /** Demands that every result that `x` has is near `y`'s, all rows; y may be rounded too. @return true when so */
 bool dkv_check_all_near(dkv_check *check, const dkv_problem *problem, const dkv_results *x, const dkv_results *y);
 
-/** The same where y is exact: then no element may stand alone either, see compare.h. @return true when so */
-bool dkv_check_all_exact(dkv_check *check, const dkv_problem *problem, const dkv_results *x, const dkv_results *y);
-
 /** Breaks the law with a sentence, to which the place is added. @return false */
 bool dkv_check_fail(dkv_check *check, const char *format, ...)
 #if defined(__GNUC__)
