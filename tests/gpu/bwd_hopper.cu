@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int chunk_limit = 512; /* a knob of the plan that the table of variants turns */
+static int chunk_limit = 256; /* a knob of the plan that the table of variants turns */
 #define DKV_BWD5_CHUNK chunk_limit
 #include "gpu/attention/bwd_5_hopper.cu"
 
@@ -206,7 +206,9 @@ template <typename T> static bool judge(const char *what, problem *x, int every,
   const dkv_attention *a = &x->a;
   const int rows = x->layout.rows, dim = a->head_dim;
   view v = {a->q, a->k, a->v, a->o, a->dout, (const float *)a->lse, x->end, rows, a->heads, a->kv_heads, dim, (float)a->scale};
-  const double tolerance = dkv_is_bf16<T>::value ? 3.5e-3 : 5e-4;
+  /* a sum of a few terms does not average its roundings: there, half an ulp of dS and half an ulp of the output */
+  const double usual = dkv_is_bf16<T>::value ? 3.5e-3 : 5e-4, few = dkv_is_bf16<T>::value ? 0x1p-7 : 0x1p-10;
+  const double tolerance = rows < 8 ? few : usual;
   bool ok = true;
   for (int pass = 0; pass < 2; pass++) {
     const int heads = pass ? a->kv_heads : a->heads;
