@@ -18,7 +18,7 @@ static dkv_attention shapes(const dkv_layout *layout) {
 
 /** N equal responses. */
 static void open_group(dkv_layout *layout, int32_t prompt, int32_t responses, int32_t length) {
-  int32_t lengths[64];
+  int32_t lengths[64] = {0};
   for (int32_t i = 0; i < responses; ++i) lengths[i] = length;
   EXPECT_OK(dkv_layout_group(layout, prompt, responses, lengths));
 }
