@@ -8,6 +8,7 @@
  * Read before: common/problem.h, tests/support/files.h.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/problem.h"
