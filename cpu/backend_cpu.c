@@ -5,6 +5,7 @@
  * Read before: host.h.  Read next: attention/tiled_fwd.c.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "cpu/blas.h"
 #include "cpu/blas.h"
@@ -31,8 +32,8 @@ static dkv_status describe(char *out, size_t bytes) {
   char processor[128];
   DKV_TRY(dkv_blas_open());
   dkv_host_processor(processor, sizeof processor);
-  snprintf(out, bytes, "%s, %d threads, vectors of %d floats (%s), OpenBLAS %s", processor, dkv_host_threads(0),
-           DKV_LANES, DKV_SIMD_NAME, dkv_blas_describe());
+  snprintf(out, bytes, "%s, %d threads, vectors of %d floats (%s), OpenBLAS %.*s", processor, dkv_host_threads(0),
+           DKV_LANES, DKV_SIMD_NAME, (int)strcspn(dkv_blas_describe(), ","), dkv_blas_describe());
   return DKV_OK;
 }
 

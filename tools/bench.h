@@ -50,7 +50,8 @@ struct dkv_bench_result {
   double worst_share;               /**< largest error / bound among them */
   bool same_at_size;                /**< packed == fold(replicated) was also checked at the size timed */
   double flops[2];                  /**< useful FLOPs of one call, by dkv_direction */
-  double matmul_flops;              /**< FLOP/s of the ceiling */
+  double matmul_flops;              /**< FLOP/s of the ceiling: median over the rounds, like the kernels' times */
+  double matmul_best;               /**< the fastest product */
   dkv_saving saving;                /**< rho and A, counted */
   struct dkv_bench_side packed;     /**< the layout as given */
   struct dkv_bench_side replicated; /**< its twin */
@@ -69,7 +70,8 @@ double dkv_bench_median(const struct dkv_bench_times *times);
 dkv_status dkv_bench_check(struct dkv_bench_result *result, const struct dkv_bench_request *request);
 
 /**
- * Times both layouts in turn: packed, replicated, packed, ... so that a slow moment hits both.
+ * Times both layouts and the matrix product in turn: packed, replicated, product, packed, ... so that a slow moment of
+ * the machine hits all three, and medians can be compared.
  * @param[in,out] result  overwritten but for what dkv_bench_check wrote
  * @param[in]     request what is asked
  * @return DKV_OK; DKV_ERR_MISMATCH (packed and replicated disagree); what a kernel said

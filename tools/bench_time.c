@@ -1,6 +1,6 @@
 /**
  * @file bench_time.c
- * @brief Times packed and replicated in turn, and the matrix product that is their ceiling before and after.
+ * @brief Times packed, replicated and the matrix product that is their ceiling, in turn.
  *
  * Read before: bench.h.  Read next: bench_print.c.
  */
@@ -126,14 +126,10 @@ static dkv_status time_once(const struct side *side, struct dkv_bench_side *out)
   return DKV_OK;
 }
 
-/** Best of a few products, added to what was seen before. */
-static dkv_status measure_ceiling(struct dkv_bench_result *result, const struct dkv_bench_request *request) {
-  double flops = 0;
-  dkv_tool_progress("measuring the matrix product of %lld", (long long)request->matmul_size);
-  DKV_TRY(request->backend->matmul_rate((int32_t)request->matmul_size, request->spec.dtype, request->options.threads, 3,
-                                        &flops));
-  if (flops > result->matmul_flops) result->matmul_flops = flops;
-  return DKV_OK;
+/** One product. */
+static dkv_status time_product(double *flops, const struct dkv_bench_request *request) {
+  return request->backend->matmul_rate((int32_t)request->matmul_size, request->spec.dtype, request->options.threads, 1,
+                                       flops);
 }
 
 static double last_call(const struct dkv_bench_side *side) {
@@ -143,24 +139,37 @@ static double last_call(const struct dkv_bench_side *side) {
   return sum;
 }
 
-/** Calls in turn until the number of repeats is reached, or enough time has gone and there are five of each. */
-static dkv_status time_in_turn(struct dkv_bench_result *result, const struct dkv_bench_request *request,
-                               const struct side *packed, const struct side *replicated) {
-  double spent = 0;
-  for (int32_t n = 0; n < DKV_BENCH_REPEATS; ++n) {
-    bool enough = request->repeats > 0 ? n >= request->repeats : n >= 5 && spent >= time_budget;
-    if (enough) break;
-    dkv_tool_progress("timing, round %d", n + 1);
-    DKV_TRY(time_once(packed, &result->packed));
-    spent += last_call(&result->packed);
-    if (!result->replicated.measured) continue;
-    DKV_TRY(time_once(replicated, &result->replicated));
-    spent += last_call(&result->replicated);
-  }
+/** Sorts what the rounds gave, and takes the medians of the product. */
+static void sort_times(struct dkv_bench_result *result, double *product, int32_t products) {
   struct dkv_bench_side *sides[2] = {&result->packed, &result->replicated};
   for (int s = 0; s < 2; ++s)
     for (int d = 0; d < 2; ++d)
       qsort(sides[s]->direction[d].milliseconds, (size_t)sides[s]->direction[d].count, sizeof(double), ascending);
+  qsort(product, (size_t)products, sizeof *product, ascending);
+  result->matmul_flops = (product[(products - 1) / 2] + product[products / 2]) / 2;
+  result->matmul_best = product[products - 1];
+}
+
+/** Rounds of one call each until the number of repeats is reached, or enough time has gone and there are seven. */
+static dkv_status time_in_turn(struct dkv_bench_result *result, const struct dkv_bench_request *request,
+                               const struct side *packed, const struct side *replicated) {
+  enum { LEAST = 7, PRODUCTS = 15 };
+  double spent = 0, product[PRODUCTS];
+  int32_t products = 0;
+  DKV_TRY(time_product(&product[0], request)); /* the first one also wakes the library: it is timed again below */
+  for (int32_t n = 0; n < DKV_BENCH_REPEATS; ++n) {
+    bool enough = request->repeats > 0 ? n >= request->repeats : n >= LEAST && spent >= time_budget;
+    if (enough) break;
+    dkv_tool_progress("timing, round %d", n + 1);
+    DKV_TRY(time_once(packed, &result->packed));
+    spent += last_call(&result->packed);
+    if (result->replicated.measured) {
+      DKV_TRY(time_once(replicated, &result->replicated));
+      spent += last_call(&result->replicated);
+    }
+    if (products < PRODUCTS) DKV_TRY(time_product(&product[products++], request));
+  }
+  sort_times(result, product, products);
   return DKV_OK;
 }
 
@@ -182,9 +191,7 @@ static dkv_status measure(struct dkv_bench_result *result, const struct dkv_benc
     DKV_TRY(compare_at_size(packed, replicated));
     result->same_at_size = true;
   }
-  DKV_TRY(measure_ceiling(result, request));
-  DKV_TRY(time_in_turn(result, request, packed, replicated));
-  return measure_ceiling(result, request);
+  return time_in_turn(result, request, packed, replicated);
 }
 
 dkv_status dkv_bench_time(struct dkv_bench_result *result, const struct dkv_bench_request *request) {

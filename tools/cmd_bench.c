@@ -72,7 +72,7 @@ int dkv_cmd_bench(int argc, char *const *argv) {
       {"kv-heads", DKV_FLAG_INT, &f.kv_heads, "K", "key heads (2)", 1, 65536},
       {"head-dim", DKV_FLAG_INT, &f.head_dim, "D", "head size (128)", 1, 65536},
       DKV_RUN_FLAGS(f.run),
-      {"repeats", DKV_FLAG_INT, &f.repeats, "N", "timed calls; default: at least 5, a few seconds in all", 1,
+      {"repeats", DKV_FLAG_INT, &f.repeats, "N", "timed rounds; default: at least 7, a few seconds in all", 1,
        DKV_BENCH_REPEATS},
       {"matmul-size", DKV_FLAG_INT, &f.matmul_size, "N", "size of the ceiling's product (cpu 2048, gpu 8192)", 1,
        32768},
