@@ -8,9 +8,9 @@
  *     load, store, set, add, sub, mul     the obvious
  *     fma(a, b, c)                        a b + c, rounded once where the processor can
  *     max(a, b), min(a, b)                b when either is NaN: put the value whose NaN must survive second
- *     round(a)                            to the nearest integer, for |a| < 2^22
- *     scale2(a, n)                        a 2^n for integral n in [-200, 200]; too small becomes 0, too large infinity
- *     keep(a, lo, hi, b)                  lane l of a where lo <= l < hi, else lane l of b: the mask
+ *     add_exponent(a, n)                  a 2^n for the integer n in the low bits of vector n; the result must be
+ * normal zero_below(a, x, limit)             a where !(x < limit), else 0; a NaN in x keeps a keep(a, lo, hi, b) lane l
+ * of a where lo <= l < hi, else lane l of b: the mask
  *
  * Read next: vector_exp.h, attention/product.h.
  */
@@ -36,10 +36,13 @@ static inline dkv_vec vec_mul(dkv_vec a, dkv_vec b) { return _mm512_mul_ps(a, b)
 static inline dkv_vec vec_fma(dkv_vec a, dkv_vec b, dkv_vec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline dkv_vec vec_max(dkv_vec a, dkv_vec b) { return _mm512_max_ps(a, b); }
 static inline dkv_vec vec_min(dkv_vec a, dkv_vec b) { return _mm512_min_ps(a, b); }
-static inline dkv_vec vec_round(dkv_vec a) {
-  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+static inline dkv_vec vec_add_exponent(dkv_vec a, dkv_vec n) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), exponent));
 }
-static inline dkv_vec vec_scale2(dkv_vec a, dkv_vec n) { return _mm512_scalef_ps(a, n); }
+static inline dkv_vec vec_zero_below(dkv_vec a, dkv_vec x, float limit) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), a);
+}
 static inline dkv_vec vec_keep(dkv_vec a, int32_t lo, int32_t hi, dkv_vec b) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __mmask16 inside = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(lo));
@@ -64,13 +67,12 @@ static inline dkv_vec vec_mul(dkv_vec a, dkv_vec b) { return _mm256_mul_ps(a, b)
 static inline dkv_vec vec_fma(dkv_vec a, dkv_vec b, dkv_vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline dkv_vec vec_max(dkv_vec a, dkv_vec b) { return _mm256_max_ps(a, b); }
 static inline dkv_vec vec_min(dkv_vec a, dkv_vec b) { return _mm256_min_ps(a, b); }
-static inline dkv_vec vec_round(dkv_vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* 2^n is built in the exponent field, in two halves so that each is a normal number */
-static inline dkv_vec vec_scale2(dkv_vec a, dkv_vec n) {
-  __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
-  __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-  __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
-  return _mm256_mul_ps(_mm256_mul_ps(a, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+static inline dkv_vec vec_add_exponent(dkv_vec a, dkv_vec n) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), exponent));
+}
+static inline dkv_vec vec_zero_below(dkv_vec a, dkv_vec x, float limit) {
+  return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ), a);
 }
 static inline dkv_vec vec_keep(dkv_vec a, int32_t lo, int32_t hi, dkv_vec b) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -87,6 +89,7 @@ static inline dkv_vec vec_keep(dkv_vec a, int32_t lo, int32_t hi, dkv_vec b) {
 #define DKV_SIMD_NAME "plain C"
 typedef float dkv_vec __attribute__((vector_size(16)));
 typedef int32_t dkv_ivec __attribute__((vector_size(16)));
+typedef uint32_t dkv_uvec __attribute__((vector_size(16)));
 
 static inline dkv_vec vec_load(const float *p) {
   dkv_vec a;
@@ -105,15 +108,9 @@ static inline dkv_vec vec_select(dkv_ivec mask, dkv_vec a, dkv_vec b) {
 }
 static inline dkv_vec vec_max(dkv_vec a, dkv_vec b) { return vec_select(a > b, a, b); }
 static inline dkv_vec vec_min(dkv_vec a, dkv_vec b) { return vec_select(a < b, a, b); }
-/* adding 1.5 2^23 leaves no bits behind the point */
-static inline dkv_vec vec_round(dkv_vec a) {
-  const dkv_vec shift = vec_set(12582912.0f);
-  return (a + shift) - shift;
-}
-/* 2^n is built in the exponent field, in two halves so that each is a normal number */
-static inline dkv_vec vec_scale2(dkv_vec a, dkv_vec n) {
-  dkv_ivec whole = (dkv_ivec)(n + vec_set(12582912.0f)) - 0x4b400000, half = whole >> 1;
-  return a * (dkv_vec)((half + 127) << 23) * (dkv_vec)((whole - half + 127) << 23);
+static inline dkv_vec vec_add_exponent(dkv_vec a, dkv_vec n) { return (dkv_vec)((dkv_uvec)a + ((dkv_uvec)n << 23)); }
+static inline dkv_vec vec_zero_below(dkv_vec a, dkv_vec x, float limit) {
+  return (dkv_vec)(~(x < vec_set(limit)) & (dkv_ivec)a);
 }
 static inline dkv_vec vec_keep(dkv_vec a, int32_t lo, int32_t hi, dkv_vec b) {
   const dkv_ivec lane = {0, 1, 2, 3};

@@ -71,7 +71,7 @@ Test(counted, packed_saves_what_the_layout_says) {
     cr_assert((double)r.useful_pairs == A * (double)p.useful_pairs);
     cr_assert(r.issued_flops / p.issued_flops > 0.95 * A && r.issued_flops / p.issued_flops < 1.05 * A);
     cr_assert(r.key_bytes > 2 * p.key_bytes && r.query_bytes > 4 * p.query_bytes);
-    const int64_t rows = rows_of_tile(d == DKV_FORWARD ? DKV_FWD_LANES : DKV_BWD_LANES, 4);
+    const int64_t rows = rows_of_tile(&problem, d == DKV_FORWARD ? DKV_FWD_LANES : DKV_BWD_LANES);
     cr_assert(reads[0] == dkv_ceil_div(packed.rows, rows), "the first prompt tile is read by every query tile");
     cr_assert(reads[15] <= 128 / rows + 2, "the last response's tile is read by its own query tiles");
   }

@@ -31,7 +31,7 @@ Test(vector_exp, stays_within_its_stated_error) {
   double worst = 0;
   float where = 0;
   for (uint32_t sign = 0; sign <= 1; ++sign) {
-    const float limit = sign ? 87.33f : 88.72f; /* normal results */
+    const float limit = sign ? 87.3f : 88.72f;
     for (uint32_t bits = 0; dkv_bits_float(bits) < limit;) {
       float x[DKV_LANES], y[DKV_LANES];
       for (int l = 0; l < DKV_LANES; ++l, bits += step) x[l] = dkv_bits_float(bits | sign << 31);
@@ -59,19 +59,17 @@ Test(vector_exp, of_a_masked_score_is_zero_exactly) {
   cr_assert(exp_of(-1e30f) == 0.0f);
 }
 
-Test(vector_exp, fades_through_the_subnormal_numbers) {
-  for (float x = -87.4f; x > -104.0f; x -= 0.01f) {
-    double exact = exp((double)x);
-    cr_assert(fabs((double)exp_of(x) - exact) <= 0x1p-149 + exact * 0x1p-22, "exp(%g) = %g", (double)x,
-              (double)exp_of(x));
-  }
+Test(vector_exp, ends_at_zero_and_at_the_largest_float) {
+  cr_assert(exp_of(-87.3f) > 1.18e-38f);
+  for (float x = -87.31f; x > -200.0f; x -= 0.01f) cr_assert(exp_of(x) == 0.0f, "exp(%g)", (double)x);
+  for (float x = 88.72f; x < 1e6f; x *= 1.01f) cr_assert(exp_of(x) == exp_of(88.72f) && exp_of(x) > 3.3e38f);
+  cr_assert(exp_of(3.4e38f) == exp_of(88.72f));
+  cr_assert(exp_of(INFINITY) == exp_of(88.72f));
 }
 
-Test(vector_exp, overflows_to_infinity_and_passes_nan_on) {
-  cr_assert(exp_of(89.0f) == INFINITY);
-  cr_assert(exp_of(3.4e38f) == INFINITY);
-  cr_assert(exp_of(INFINITY) == INFINITY);
+Test(vector_exp, passes_nan_on) {
   cr_assert(isnan(exp_of(NAN)));
+  cr_assert(isnan(exp_of(-NAN)));
 }
 
 Test(vector_exp, does_not_let_lanes_touch_each_other) {

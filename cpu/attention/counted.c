@@ -82,8 +82,8 @@ dkv_status dkv_count_tiled(dkv_counted *out, int64_t *reads, const dkv_attention
   DKV_TRY(dkv_attention_check(&shapes, direction));
   DKV_REQUIRE(problem->dtype != DKV_F64, DKV_ERR_UNSUPPORTED,
               "count: dtype f64; the tiled kernels take f32, bf16, f16");
-  const int32_t group = problem->heads / problem->kv_heads, T = problem->layout->rows;
-  const int32_t rows = rows_of_tile(direction == DKV_FORWARD ? DKV_FWD_LANES : DKV_BWD_LANES, group);
+  const int32_t T = problem->layout->rows;
+  const int32_t rows = rows_of_tile(problem, direction == DKV_FORWARD ? DKV_FWD_LANES : DKV_BWD_LANES);
   const struct row_bytes bytes = bytes_of_rows(problem, direction);
   dkv_counted one = {0};
   if (reads != NULL) memset(reads, 0, (size_t)dkv_ceil_div(T, DKV_KEYS) * sizeof *reads);

@@ -49,8 +49,15 @@ struct key_span {
   bool masked; /**< some (key, lane) pairs inside are not visible */
 };
 
-/** Rows of a query tile of about `lanes` stacked rows. */
-static inline int32_t rows_of_tile(int32_t lanes, int32_t group) { return lanes > group ? lanes / group : 1; }
+/**
+ * Rows of a query tile of about `lanes` stacked rows; of a small problem fewer, so that there are some 16 tiles to
+ * share out.
+ */
+static inline int32_t rows_of_tile(const dkv_attention *p, int32_t lanes) {
+  const int32_t group = p->heads / p->kv_heads;
+  const int64_t share = dkv_max((int64_t)p->layout->rows * p->heads / 16, 3 * DKV_PANEL);
+  return (int32_t)dkv_max(dkv_min(lanes, share) / group, 1);
+}
 
 /** Cuts out query tile `index` of tiles of `rows` rows. */
 static inline struct query_tile cut_query_tile(const dkv_attention *p, int32_t rows, int64_t index) {

@@ -93,7 +93,7 @@ static size_t cut_scratch(struct scratch *out, float *memory, const struct call 
 /** Works out the sizes; pointers are set when the problem has a workspace. */
 static struct call plan(const dkv_attention *p) {
   const int32_t group = p->heads / p->kv_heads, T = p->layout->rows;
-  struct call call = {.p = p, .rows = rows_of_tile(DKV_BWD_LANES, group), .dk = p->dk, .dv = p->dv};
+  struct call call = {.p = p, .rows = rows_of_tile(p, DKV_BWD_LANES), .dk = p->dk, .dv = p->dv};
   call.lanes = (int32_t)dkv_ceil_div((int64_t)call.rows * group, DKV_PANEL) * DKV_PANEL;
   call.key_tiles = (int32_t)dkv_ceil_div(T, DKV_KEYS);
   call.chunks = (int32_t)dkv_ceil_div(p->head_dim, CHUNK);

@@ -27,11 +27,6 @@
 
 DKV_DECLARE_KERNEL(cpu, fwd, tiled)
 
-/** Lanes of a tile's panels: groups larger than DKV_FWD_LANES take one row a tile. */
-static int64_t padded_lanes(int32_t group) {
-  return dkv_ceil_div((int64_t)rows_of_tile(DKV_FWD_LANES, group) * group, DKV_PANEL) * DKV_PANEL;
-}
-
 /** One thread's tiles. */
 struct scratch {
   float *q; /**< [panels][D][DKV_PANEL] c q, transposed */
@@ -45,7 +40,8 @@ struct scratch {
 
 /** Cuts a thread's memory into tiles. @return bytes used (with memory NULL: bytes needed) */
 static size_t cut_scratch(struct scratch *out, float *memory, const dkv_attention *p) {
-  const size_t D = (size_t)p->head_dim, lanes = (size_t)padded_lanes(p->heads / p->kv_heads);
+  const int64_t stacked = (int64_t)rows_of_tile(p, DKV_FWD_LANES) * (p->heads / p->kv_heads);
+  const size_t D = (size_t)p->head_dim, lanes = (size_t)dkv_ceil_div(stacked, DKV_PANEL) * DKV_PANEL;
   const struct {
     float **part;
     size_t floats;
@@ -182,7 +178,7 @@ dkv_status dkv_cpu_fwd_tiled_run(const dkv_attention *problem) {
               "tiled forward: workspace of %zu bytes; a thread needs %zu", problem->workspace_bytes, bytes);
   const int32_t threads =
       (int32_t)dkv_min(dkv_host_threads(problem->threads), (int64_t)(problem->workspace_bytes / bytes));
-  const int32_t rows = rows_of_tile(DKV_FWD_LANES, problem->heads / problem->kv_heads);
+  const int32_t rows = rows_of_tile(problem, DKV_FWD_LANES);
   const int64_t tiles = dkv_ceil_div(problem->layout->rows, rows), tasks = tiles * problem->kv_heads;
   int64_t next = 0;
 #pragma omp parallel num_threads(threads)
