@@ -194,7 +194,8 @@ static void expect_same_bits(const dkv_problem *p, const dkv_results *a, const d
   for (int r = 0; r < DKV_RESULTS; ++r) {
     size_t size = dkv_dtype_size(r == DKV_LSE ? a->lse_dtype : a->dtype);
     size_t bytes = (size_t)dkv_result_elements(p, (dkv_result)r) * size;
-    cr_assert(memcmp(a->data[r], b->data[r], bytes) == 0, "%s: the bits of %s differ", what, dkv_result_name(r));
+    cr_assert(memcmp(a->data[r], b->data[r], bytes) == 0, "%s: the bits of %s differ", what,
+              dkv_result_name((dkv_result)r));
   }
 }
 

@@ -67,7 +67,7 @@ static void differentiate(const dkv_attention *p, int32_t i, int32_t h, const st
 
 dkv_status dkv_ref_bwd_definition_run(const dkv_attention *problem) {
   DKV_TRY(dkv_attention_check(problem, DKV_BACKWARD));
-  size_t needed;
+  size_t needed = 0;
   DKV_TRY(dkv_ref_bwd_definition_workspace(problem, &needed));
   if (needed == 0) return DKV_OK;
   DKV_REQUIRE(problem->workspace != NULL && problem->workspace_bytes >= needed, DKV_ERR_NOMEM,

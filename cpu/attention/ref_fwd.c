@@ -64,7 +64,7 @@ static void attend(const dkv_attention *p, int32_t i, int32_t h, const double *k
 
 dkv_status dkv_ref_fwd_definition_run(const dkv_attention *problem) {
   DKV_TRY(dkv_attention_check(problem, DKV_FORWARD));
-  size_t needed;
+  size_t needed = 0;
   DKV_TRY(dkv_ref_fwd_definition_workspace(problem, &needed));
   if (needed == 0) return DKV_OK;
   DKV_REQUIRE(problem->workspace != NULL && problem->workspace_bytes >= needed, DKV_ERR_NOMEM,
