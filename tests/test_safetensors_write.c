@@ -25,7 +25,7 @@ Test(safetensors_write, is_read_back_bit_for_bit) {
   static const unsigned char bytes[48] = {1, 2, 3, 255, 254, 253, 128, 127};
   const char *path = file_path("all.safetensors");
   dkv_tensor list[DKV_DTYPES + 2];
-  char names[DKV_DTYPES][4];
+  char names[DKV_DTYPES][16];
   for (int type = 0; type < DKV_DTYPES; ++type) { /* an odd number of bytes first: what follows is unaligned */
     snprintf(names[type], sizeof names[type], "t%d", type);
     list[type] = (dkv_tensor){.name = names[type],
