@@ -1,11 +1,12 @@
-"""One policy update (forward, backward, clip, AdamW) in C and in PyTorch, same shape, same layout, same two cores, one run.
+"""One policy update (forward, backward, clip, AdamW) in C and in PyTorch: same shape, layout and cores, one run.
 
     make lib && python tests/parity/bench_torch.py [--build build] [--threads 2] [--json FILE]
 
-PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of the
-predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path positions and a
-dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a process of its own, in
-turns, so that neither waits for the other's threads; medians of all turns, peak memory of the process, minus nothing.
+PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of
+the predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path
+positions and a dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a
+process of its own, in turns, so that neither waits for the other's threads; medians of all turns, peak memory of the
+whole process.
 """
 
 import argparse
@@ -37,9 +38,9 @@ def torch_side(shape, layout, threads):
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     model = Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=1 << 20, tie_word_embeddings=True,
-        attn_implementation="sdpa", use_cache=False)).float()
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=dim, max_position_embeddings=1 << 20,
+        tie_word_embeddings=True, attn_implementation="sdpa", use_cache=False)).float()
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     rows = prompt + responses * length
@@ -94,6 +95,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--shape", choices=list(SHAPES), action="append")
+    parser.add_argument("--layout", choices=["packed", "replicated"], action="append")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--torch-side", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -101,28 +103,30 @@ def main():
         return torch_side(SHAPES[args.torch_side[0]], args.torch_side[1], args.threads)
 
     program = args.build / "bench_update"
-    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fopenmp", "-I", ROOT, HERE / "bench_update.c", "-o", program,
-                    "-L", args.build, "-ldualkv", "-lm", f"-Wl,-rpath,{args.build.resolve()}"], check=True)
+    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fopenmp", "-I", ROOT, HERE / "bench_update.c", "-o",
+                    program, "-L", args.build, "-ldualkv", "-lm", f"-Wl,-rpath,{args.build.resolve()}"], check=True)
     results = []
-    print(f"{'shape':12}{'layout':12}{'C ms':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  where the C time goes")
+    print(f"{'shape':12}{'layout':12}{'C ms':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  C time in")
     for name in args.shape or SHAPES:
-        for layout in ("packed", "replicated"):
+        for layout in args.layout or ("packed", "replicated"):
             ours, theirs = [], []
             for _ in range(args.turns):
-                ours.append(run([program, *map(str, SHAPES[name][:-1]), layout, str(SHAPES[name][-1])], args.threads))
+                numbers = [str(n) for n in SHAPES[name]]
+                ours.append(run([program, *numbers[:-1], layout, numbers[-1]], args.threads))
                 theirs.append(run([sys.executable, __file__, "--threads", str(args.threads), "--torch-side", name, layout],
                                   args.threads))
             c, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, theirs))
             c_mib, t_mib = (max(r["peak_mib"] for r in side) for side in (ours, theirs))
             shares = {k[6:]: statistics.median(r[k] for r in ours) for k in ours[0] if k.startswith("share_")}
-            results.append({"shape": name, "layout": layout, "c_ms": c, "torch_ms": t, "ratio": t / c, "c_peak_mib": c_mib,
-                            "torch_peak_mib": t_mib, "c_planned_mib": ours[0]["planned_mib"], "c_shares": shares,
-                            "rows": ours[0]["rows"], "parameters": ours[0]["parameters"]})
+            results.append({"shape": name, "layout": layout, "c_ms": c, "torch_ms": t, "ratio": t / c,
+                            "c_peak_mib": c_mib, "torch_peak_mib": t_mib, "c_planned_mib": ours[0]["planned_mib"],
+                            "c_shares": shares, "rows": ours[0]["rows"], "parameters": ours[0]["parameters"]})
             where = ", ".join(f"{k} {100 * v:.0f} %" for k, v in shares.items())
             print(f"{name:12}{layout:12}{c:9.1f}{t:10.1f}{t / c:7.2f}{c_mib:8.0f}{t_mib:10.0f}  {where}", flush=True)
     if args.json:
         cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True,
+                                text=True).stdout.strip()
         args.json.write_text(json.dumps({"date": datetime.date.today().isoformat(), "cpu": cpu, "threads": args.threads,
                                          "commit": commit, "torch": theirs[0]["torch"], "shapes": SHAPES,
                                          "results": results}, indent=1) + "\n")

@@ -2,9 +2,9 @@
 
     make lib && python tests/parity/check_saved.py [--library build/libdualkv.so]
 
-For both fixtures the library loads the checkpoint and saves it again, in f32 and in bf16; transformers loads what was saved,
-without a warning about a missing or an unexpected weight, and runs the first path of the fixture's forest.  f32 must give the
-logits of expected.safetensors to rounding; bf16 must give exactly the logits of the original weights rounded to bf16.
+For both fixtures the library loads the checkpoint and saves it again, in f32 and in bf16; transformers loads what was
+saved, without a missing or an unexpected weight, and runs the first path of the fixture's forest.  f32 must give the
+logits of expected.safetensors to rounding; bf16 exactly the logits of the original weights rounded to bf16.
 """
 
 import argparse

@@ -3,20 +3,20 @@
     pip install torch transformers safetensors        (any recent version; the CPU is enough)
     python tests/parity/make_qwen3.py                 writes tests/parity/{tied,untied}/
 
-Each directory is an ordinary Hugging Face checkpoint in float32 (tied: one file; untied: two shards and an index) plus
+Each directory is an ordinary Hugging Face checkpoint in float32 (tied: one file; untied: two shards and an index) and
 expected.safetensors:
 
     segment_parent, segment_length  [S]      a forest: one group with ragged responses, one deeper tree
     ids                             [T]      a token of every packed row
     pair_source, pair_target        [pairs]  which row predicts which (the order of dkv_predictions)
-    weight_logprob, weight_entropy  [pairs]  the loss is  sum_i weight_logprob[i] logprob[i] + weight_entropy[i] entropy[i]
+    weight_logprob, weight_entropy  [pairs]  loss = sum_i weight_logprob[i] logprob[i] + weight_entropy[i] entropy[i]
     temperature                     [1]
     logits                          [U][V]   of the distinct source rows, ascending; not divided by the temperature
     logprob, entropy                [pairs]
     grad.NAME                                gradient of the loss with respect to every parameter
 
-transformers never sees the packed batch.  It runs every path from a root to a leaf as an ordinary sequence of its own; a
-prompt that N responses share is run N times.
+transformers never sees the packed batch.  It runs every path from a root to a leaf as an ordinary sequence of its own;
+a prompt that N responses share is run N times.
 """
 
 import argparse
