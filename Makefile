@@ -68,7 +68,7 @@ MAKEFLAGS += -j$(JOBS)
 endif
 AGAIN = @$(MAKE) --no-print-directory
 
-.PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers docs tables tables-check format \
+.PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers exercise docs tables tables-check format \
         format-check ptxas-check clean FORCE
 
 #: help          this list
@@ -132,6 +132,12 @@ fuzz:
 FUZZ_CFLAGS := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 fuzzers: $(FUZZERS)
 
+#: exercise      judges your answers to the exercises of one chapter: make exercise CH=04
+exercise:
+	@tools/setup.sh build
+	$(AGAIN) tool
+	@tests/run_exercises.sh $(BUILD) CH=$(CH)
+
 #: docs          the Doxygen pages in build/docs/html; an undocumented parameter is an error
 docs:
 	@tools/setup.sh docs
@@ -140,11 +146,11 @@ docs:
 	@echo "docs: $(BUILD)/docs/html/index.html"
 
 #: tables        rewrites the generated tables of README and docs from docs/results/*.json and common/kernels.def
-tables:
-	@tools/make_tables.py
+tables: $(BUILD)/dualkv
+	@tools/make_tables.py --program $(BUILD)/dualkv
 #: tables-check  says whether they are current
-tables-check:
-	@tools/make_tables.py --check
+tables-check: $(BUILD)/dualkv
+	@tools/make_tables.py --check --program $(BUILD)/dualkv
 
 FORMATTED = $(wildcard common/*.[ch] common/*/*.[ch] cpu/*.[ch] cpu/*/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
 #: format        clang-format on every C file

@@ -2,8 +2,8 @@
  * @file bench.h
  * @brief One benchmark: what is asked, what was measured, and the three steps check, time, print.
  *
- *     useful FLOP/s = 4 D H pairs / time forward, 2.5 times that backward; pairs counted on the packed layout for both
- * layouts share         = useful FLOP/s / FLOP/s of one large library matrix product on the same threads, same run
+ *     useful FLOP/s = 4 D H pairs / time forward, 2.5 times that backward; the packed layout's pairs for both layouts
+ *     share         = useful FLOP/s / FLOP/s of one large library matrix product, same threads, same rounds
  *     prediction    = pairs of the replicated layout / pairs of the packed one = A
  *
  * Read before: tool.h.  Read next: bench_check.c, bench_time.c, bench_print.c, cmd_bench.c.
