@@ -2,9 +2,10 @@
  * @file task.h
  * @brief A task is two functions: generate a prompt with its answer, and verify a response.
  *
- *     sort     ten worked examples "8315...>1358...;" show whether to sort upwards or downwards, then a query; answer:
- * ten digits ledger   a long list of entries "kd417;" (two letters of a key, three digits), then a key; answer: its
- * three digits
+ *     sort     ten worked examples "8315...>1358...;" show whether to sort upwards or downwards, then a query;
+ *              answer: its ten digits, sorted
+ *     ledger   a list of 52 entries "k4;" (a key, its digit) and twelve worked questions, then five keys;
+ *              answer: their five digits
  *
  * Tokens are small integers with one printable character each (dkv_task.alphabet), so the prompt can be read.
  * Everything is a pure function of (seed, index): the same example whatever was skipped before it.
