@@ -20,7 +20,7 @@ dkv_status dkv_cpu_adamw(const dkv_where *where, float *w, float *m, float *v, c
   const float lr = constants->lr, decay = constants->weight_decay, scale = constants->grad_scale;
   const float correct_m = (float)(1.0 / (1.0 - pow(beta1, (double)constants->step)));
   const float correct_v = (float)(1.0 / (1.0 - pow(beta2, (double)constants->step)));
-#pragma omp parallel for simd num_threads(dkv_where_threads(where))
+#pragma omp parallel for simd num_threads(dkv_where_threads(where, 4 * n))
   for (int64_t i = 0; i < n; ++i) {
     float g = grad[i] * scale;
     float m_i = beta1 * m[i] + (1.0f - beta1) * g, v_i = beta2 * v[i] + (1.0f - beta2) * g * g;
@@ -34,7 +34,7 @@ dkv_status dkv_cpu_adamw(const dkv_where *where, float *w, float *m, float *v, c
 dkv_status dkv_cpu_sum_squares(const dkv_where *where, double *out, const float *x, int64_t n) {
   double partial[DKV_ROW_BLOCKS] = {0};
   dkv_row_blocks cut = dkv_cut_rows(n);
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, n))
   for (int64_t block = 0; block < cut.count; ++block) {
     double sum = 0.0;
     int64_t last = dkv_min(n, (block + 1) * cut.size);

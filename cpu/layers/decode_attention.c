@@ -149,7 +149,7 @@ dkv_status dkv_cpu_decode_attention(const dkv_where *where, float *out, const fl
   DKV_TRY(dkv_blas_open());
   task t = {out, q, cache, slot, heads, kv_heads, head_dim, scale};
   int32_t shared = heads / kv_heads;
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dkv_where_threads(where))
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dkv_where_threads(where, DKV_SMALL_WORK))
   for (int32_t block = 0; block < (rows + ROWS - 1) / ROWS; ++block)
     for (int32_t k = 0; k < kv_heads; ++k)
       for (int32_t h = 0; h < shared; h += HEADS)
@@ -160,7 +160,7 @@ dkv_status dkv_cpu_decode_attention(const dkv_where *where, float *out, const fl
 
 dkv_status dkv_cpu_append_rows(const dkv_where *where, float *cache, const float *x, const int32_t *slot,
                                const int32_t *length, int32_t rows, int32_t capacity, int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *width))
   for (int32_t r = 0; r < rows; ++r) {
     if (slot[r] < 0) continue;
     int64_t place = (int64_t)slot[r] * capacity + length[slot[r]] - 1;

@@ -19,7 +19,7 @@
 
 dkv_status dkv_cpu_embedding_fwd(const dkv_where *where, float *out, const float *table, const int32_t *ids,
                                  int32_t rows, int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *width))
   for (int32_t t = 0; t < rows; ++t)
     memcpy(out + dkv_offset(t, 0, 1, width), table + dkv_offset(ids[t], 0, 1, width), (size_t)width * sizeof *out);
   return DKV_OK;
@@ -27,7 +27,7 @@ dkv_status dkv_cpu_embedding_fwd(const dkv_where *where, float *out, const float
 
 dkv_status dkv_cpu_embedding_bwd(const dkv_where *where, float *dtable, const float *dout, const int32_t *ids,
                                  int32_t rows, int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *width))
   for (int32_t c0 = 0; c0 < width; c0 += CHANNELS) {
     int32_t channels = width - c0 < CHANNELS ? width - c0 : CHANNELS;
     for (int32_t t = 0; t < rows; ++t) {

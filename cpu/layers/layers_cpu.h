@@ -27,8 +27,18 @@ static inline dkv_row_blocks dkv_cut_rows(int64_t rows) {
   return cut;
 }
 
-/** Threads of a call. @param[in] where where. @return at least 1. */
-static inline int dkv_where_threads(const dkv_where *where) { return (int)dkv_host_threads(where->threads); }
+/** Floats that one thread handles sooner than it could wake another: a few microseconds. */
+#define DKV_SMALL_WORK (1 << 14)
+
+/**
+ * Threads of a call: one when the work is small, so that a decoding step does not spend its time at barriers.
+ * @param[in] where where
+ * @param[in] work  floats read or written, roughly; never changes a result
+ * @return at least 1
+ */
+static inline int dkv_where_threads(const dkv_where *where, int64_t work) {
+  return work < DKV_SMALL_WORK ? 1 : (int)dkv_host_threads(where->threads);
+}
 
 dkv_status dkv_cpu_embedding_fwd(const dkv_where *where, float *out, const float *table, const int32_t *ids,
                                  int32_t rows, int32_t width);

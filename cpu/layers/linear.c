@@ -55,11 +55,14 @@ static tile tile_at(const tiling *t, int32_t index, int32_t rows, int32_t cols) 
   return out;
 }
 
+/** A product's work in the unit of dkv_where_threads: 16 multiply-adds take about the time of one float from memory. */
+static int64_t work(int32_t rows, int32_t in, int32_t out_width) { return (int64_t)rows * in * out_width / 16; }
+
 dkv_status dkv_cpu_linear_fwd(const dkv_where *where, float *out, bool add, const float *x, const float *weight,
                               int32_t rows, int32_t in, int32_t out_width) {
   DKV_TRY(dkv_blas_open());
   tiling t = cut(rows, out_width, where->row_tile);
-#pragma omp parallel for schedule(dynamic) num_threads(dkv_where_threads(where))
+#pragma omp parallel for schedule(dynamic) num_threads(dkv_where_threads(where, work(rows, in, out_width)))
   for (int32_t i = 0; i < t.count; ++i) {
     tile y = tile_at(&t, i, rows, out_width);
     dkv_sgemm(false, true, y.rows, y.cols, in, 1.0f, x + dkv_offset(y.r0, 0, 1, in), in,
@@ -78,7 +81,7 @@ dkv_status dkv_cpu_linear_bwd(const dkv_where *where, float *dx, bool add, float
   int32_t dw_tiles = dweight != NULL ? of_dw.count : 0, dx_tiles = dx != NULL ? of_dx.count : 0;
   /* The tiles of dW are the longest: they go first. Both products run in one loop, so that no thread waits between
    * them. */
-#pragma omp parallel for schedule(dynamic) num_threads(dkv_where_threads(where))
+#pragma omp parallel for schedule(dynamic) num_threads(dkv_where_threads(where, work(rows, in, out_width)))
   for (int32_t i = 0; i < dw_tiles + dx_tiles; ++i) {
     if (i < dw_tiles) {
       tile y = tile_at(&of_dw, i, out_width, in);

@@ -68,7 +68,7 @@ dkv_status dkv_cpu_lm_logprob_fwd(const dkv_where *where, float *logprob, float 
   for (int32_t u0 = 0; u0 < scored->rows; u0 += step) {
     int32_t rows = scored->rows - u0 < step ? scored->rows - u0 : step;
     DKV_TRY(dkv_cpu_linear_fwd(where, chunk, false, x + dkv_offset(u0, 0, 1, width), weight, rows, width, vocabulary));
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, 4 * (int64_t)rows * vocabulary))
     for (int32_t u = u0; u < u0 + rows; ++u) {
       float *z = chunk + dkv_offset(u - u0, 0, 1, vocabulary), row_entropy;
       lse[u] = row_softmax(z, vocabulary, inverse_temperature, &row_entropy);
@@ -109,7 +109,7 @@ dkv_status dkv_cpu_lm_logprob_bwd(const dkv_where *where, float *dx, float *dwei
     int32_t rows = scored->rows - u0 < step ? scored->rows - u0 : step;
     const float *x_u0 = x + dkv_offset(u0, 0, 1, width);
     DKV_TRY(dkv_cpu_linear_fwd(where, chunk, false, x_u0, weight, rows, width, vocabulary));
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, 4 * (int64_t)rows * vocabulary))
     for (int32_t u = u0; u < u0 + rows; ++u)
       row_bwd(chunk + dkv_offset(u - u0, 0, 1, vocabulary), scored, u, lse[u], dlogprob, dentropy, vocabulary);
     DKV_TRY(dkv_cpu_linear_bwd(where, dx + dkv_offset(u0, 0, 1, width), false, dweight, chunk, x_u0, weight, rows,

@@ -16,14 +16,14 @@
 #include "cpu/layers/layers_cpu.h"
 
 dkv_status dkv_cpu_residual(const dkv_where *where, float *out, const float *x, const float *y, int64_t elements) {
-#pragma omp parallel for simd num_threads(dkv_where_threads(where))
+#pragma omp parallel for simd num_threads(dkv_where_threads(where, elements))
   for (int64_t i = 0; i < elements; ++i) out[i] = x[i] + y[i];
   return DKV_OK;
 }
 
 dkv_status dkv_cpu_gather_rows(const dkv_where *where, float *out, const float *x, const int32_t *index, int32_t rows,
                                int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *width))
   for (int32_t u = 0; u < rows; ++u)
     memcpy(out + dkv_offset(u, 0, 1, width), x + dkv_offset(index[u], 0, 1, width), (size_t)width * sizeof *out);
   return DKV_OK;
@@ -31,7 +31,7 @@ dkv_status dkv_cpu_gather_rows(const dkv_where *where, float *out, const float *
 
 dkv_status dkv_cpu_scatter_rows(const dkv_where *where, float *x, const float *y, const int32_t *index, int32_t rows,
                                 int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *width))
   for (int32_t u = 0; u < rows; ++u) {
     float *x_t = x + dkv_offset(index[u], 0, 1, width);
     const float *y_u = y + dkv_offset(u, 0, 1, width);

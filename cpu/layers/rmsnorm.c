@@ -21,7 +21,7 @@
 
 dkv_status dkv_cpu_rmsnorm_fwd(const dkv_where *where, float *out, float *rstd, const float *x, const float *weight,
                                int64_t rows, int32_t width, float epsilon) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, rows *width))
   for (int64_t t = 0; t < rows; ++t) {
     const float *x_t = x + t * width;
     float *out_t = out + t * width;
@@ -63,7 +63,7 @@ static void row_bwd(float *dx_t, bool add, float *DKV_RESTRICT partial, const fl
 dkv_status dkv_cpu_rmsnorm_bwd(const dkv_where *where, float *dx, bool add, float *dweight, const float *dout,
                                const float *x, const float *rstd, const float *weight, int64_t rows, int32_t width) {
   dkv_row_blocks cut = dkv_cut_rows(rows);
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, rows *width))
   for (int64_t block = 0; block < cut.count; ++block) {
     float *partial = where->scratch + block * width;
     memset(partial, 0, (size_t)width * sizeof *partial);

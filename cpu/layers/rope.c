@@ -17,7 +17,7 @@
 
 dkv_status dkv_cpu_rope_table(const dkv_where *where, float *table, int32_t positions, int32_t head_dim, double theta) {
   int32_t half = head_dim / 2;
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)positions *head_dim * 16))
   for (int32_t p = 0; p < positions; ++p) {
     float *table_p = table + dkv_offset(p, 0, 1, head_dim);
     for (int32_t j = 0; j < half; ++j) {
@@ -33,7 +33,7 @@ dkv_status dkv_cpu_rope(const dkv_where *where, float *x, const float *table, co
                         int32_t heads, int32_t head_dim, bool inverse) {
   int32_t half = head_dim / 2;
   float turn = inverse ? -1.0f : 1.0f;
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, (int64_t)rows *heads *head_dim))
   for (int32_t t = 0; t < rows; ++t) {
     const float *cos_t = table + dkv_offset(position[t], 0, 1, head_dim), *sin_t = cos_t + half;
     for (int32_t h = 0; h < heads; ++h) {

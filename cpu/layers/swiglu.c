@@ -14,7 +14,7 @@
 
 dkv_status dkv_cpu_swiglu_fwd(const dkv_where *where, float *out, const float *gate, const float *up, int64_t rows,
                               int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, 4 * rows * width))
   for (int64_t t = 0; t < rows; ++t) {
     const float *z = gate + t * width, *u = up + t * width;
     float *out_t = out + t * width;
@@ -26,7 +26,7 @@ dkv_status dkv_cpu_swiglu_fwd(const dkv_where *where, float *out, const float *g
 
 dkv_status dkv_cpu_swiglu_bwd(const dkv_where *where, float *gate, float *up, const float *dout, int64_t rows,
                               int32_t width) {
-#pragma omp parallel for num_threads(dkv_where_threads(where))
+#pragma omp parallel for num_threads(dkv_where_threads(where, 4 * rows * width))
   for (int64_t t = 0; t < rows; ++t) {
     float *z = gate + t * width, *u = up + t * width;
     const float *d = dout + t * width;
