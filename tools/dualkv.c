@@ -18,6 +18,9 @@ static const struct dkv_command commands[] = {
     {"check", "compares results with answers; without a case, runs every law", dkv_cmd_check},
     {"bench", "checks, then times packed and replicated with the same kernel", dkv_cmd_bench},
     {"kernels", "lists the attention kernels and says which run here", dkv_cmd_kernels},
+    {"train", "learns a task by GRPO, DAPO and their kin, packed or replicated", dkv_cmd_train},
+    {"sample", "shows what a trained model answers", dkv_cmd_sample},
+    {"plot", "draws accuracy by step and by second from training metrics", dkv_cmd_plot},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -43,6 +43,12 @@ int dkv_cmd_check(int argc, char *const *argv);
 int dkv_cmd_bench(int argc, char *const *argv);
 /** Lists kernels.def and what runs here. @param[in] argc,argv what follows the command's name. @return an exit code. */
 int dkv_cmd_kernels(int argc, char *const *argv);
+/** Reinforcement learning. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_train(int argc, char *const *argv);
+/** Answers of a trained model. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_sample(int argc, char *const *argv);
+/** A picture of training runs. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_plot(int argc, char *const *argv);
 
 /* --- output.c: sentences, numbers, colour, progress ------------------------------------------------------------------
  */

@@ -1,0 +1,60 @@
+/**
+ * @file train_compare.c
+ * @brief `dualkv train --compare`: the same run packed and replicated.  By step the curves coincide; by second they do
+ * not.
+ *
+ * Read before: train_session.c.  Read next: curves.c.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/train.h"
+
+/** What one layout did. */
+struct side {
+  double seconds;                /* of all updates */
+  int64_t rows, replicated_rows; /* of all steps */
+  char log[1200];                /* its metrics */
+};
+
+/** One layout, from the given weights, with its own log. */
+static dkv_status run_side(struct dkv_training *s, struct side *side, bool replicated, const float *weights) {
+  memcpy(s->model.params.data, weights, (size_t)s->model.params.count * sizeof *weights);
+  s->config.replicated = replicated;
+  s->first_update_seconds = 0;
+  s->rows = s->replicated_rows = 0;
+  dkv_training_path(s, replicated ? "replicated.jsonl" : "packed.jsonl", side->log);
+  DKV_TRY(dkv_log_open(&s->log, side->log, false, 0, 0));
+  dkv_log_run(s);
+  printf("%s\n", replicated ? "\nReplicated: every response behind its own copy of the prompt" : "Packed");
+  dkv_status status = dkv_training_learn(s);
+  fclose(s->log);
+  s->log = NULL;
+  side->seconds = s->first_update_seconds;
+  side->rows = s->rows;
+  side->replicated_rows = s->replicated_rows;
+  return status;
+}
+
+dkv_status dkv_training_compare(struct dkv_training *s) {
+  struct side packed, replicated;
+  char picture[1200];
+  size_t bytes = (size_t)s->model.params.count * sizeof(float);
+  float *weights = malloc(bytes);
+  DKV_REQUIRE(weights != NULL, DKV_ERR_NOMEM, "no memory for a copy of the weights");
+  memcpy(weights, s->model.params.data, bytes);
+  dkv_status status = run_side(s, &packed, false, weights);
+  if (status == DKV_OK && !dkv_training_interrupted()) status = run_side(s, &replicated, true, weights);
+  free(weights);
+  if (status != DKV_OK || dkv_training_interrupted()) return status;
+  double rho = (double)packed.replicated_rows / (double)packed.rows, measured = replicated.seconds / packed.seconds;
+  printf("\nUpdates: packed %.2f s, replicated %.2f s: %.2f times faster; rho, the ratio of rows, is %.2f\n",
+         packed.seconds, replicated.seconds, measured, rho);
+  const char *const logs[] = {packed.log, replicated.log};
+  dkv_training_path(s, "curves.svg", picture);
+  DKV_TRY(dkv_curves_draw(picture, "Packed and replicated: the same steps, not the same seconds", logs, 2));
+  printf("Curves by step and by second: %s\n", picture);
+  return DKV_OK;
+}

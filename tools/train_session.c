@@ -1,0 +1,224 @@
+/**
+ * @file train_session.c
+ * @brief A run from start to end: warm-up, self-check, reinforcement learning, saving, and Ctrl-C at any time.
+ *
+ * A run's directory holds warmup.state or train.state (safetensors files from which it continues bit for bit), and in
+ * the end config.json and model.safetensors.  States are saved at every evaluation, at the end, and on Ctrl-C.
+ *
+ * Read before: train.h.  Read next: train_compare.c.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/train.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int number) {
+  (void)number;
+  interrupted = 1;
+}
+
+void dkv_training_catch_interrupt(void) {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = note_interrupt;
+  action.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program at once */
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+bool dkv_training_interrupted(void) { return interrupted != 0; }
+
+const char *dkv_training_path(const struct dkv_training *s, const char *name, char out[1200]) {
+  snprintf(out, 1200, "%s/%s", s->directory, name);
+  return out;
+}
+
+static dkv_status make_directory(const char *path) {
+  DKV_REQUIRE(mkdir(path, 0777) == 0 || errno == EEXIST, DKV_ERR_IO, "cannot make the directory %s: %s", path,
+              strerror(errno));
+  return DKV_OK;
+}
+
+static bool exists(const struct dkv_training *s, const char *name) {
+  char path[1200];
+  return access(dkv_training_path(s, name, path), F_OK) == 0;
+}
+
+/** Says where the run stopped and how it goes on. */
+static int stopped(const struct dkv_training *s, const char *where) {
+  dkv_tool_progress_end();
+  bool named = s->flags->output != NULL;
+  printf("\nStopped %s; saved in %s.  Continue with:\n  %s%s%s --resume\n", where, s->directory, s->command,
+         named ? "" : " --output ", named ? "" : s->directory);
+  return DKV_EXIT_INTERRUPTED;
+}
+
+dkv_status dkv_training_warm_up(struct dkv_training *s) {
+  dkv_warmup w;
+  char path[1200];
+  dkv_warmup_stats stats = {0};
+  DKV_TRY(dkv_warmup_open(&w, &s->model, &s->warmup));
+  dkv_training_path(s, "warmup.state", path);
+  dkv_status status = s->flags->resume && exists(s, "warmup.state") ? dkv_warmup_load(&w, path) : DKV_OK;
+  if (status == DKV_OK && w.step < s->warmup.schedule.total)
+    printf("Warm-up: %lld supervised steps of %d demonstrations with %.1f mistakes each\n",
+           (long long)s->warmup.schedule.total, s->warmup.examples, s->warmup.noise);
+  while (status == DKV_OK && w.step < s->warmup.schedule.total && !interrupted) {
+    status = dkv_warmup_step(&w, &stats);
+    if (status != DKV_OK) break;
+    dkv_log_warmup(s->log, &stats);
+    dkv_tool_progress("warm-up %lld of %lld: loss %.3f", (long long)w.step, (long long)s->warmup.schedule.total,
+                      stats.loss);
+    if (w.step % 100 == 0 || w.step == s->warmup.schedule.total)
+      printf("  step %4lld  loss %.4f  %6.1f s\n", (long long)w.step, stats.loss, stats.total_seconds);
+    fflush(stdout);
+  }
+  dkv_tool_progress_end();
+  if (status == DKV_OK && (interrupted || s->flags->output != NULL)) {
+    status = make_directory(s->directory);
+    if (status == DKV_OK) status = dkv_warmup_save(&w, path);
+  }
+  dkv_warmup_close(&w);
+  return status;
+}
+
+static dkv_status save_state(struct dkv_training *s) {
+  char path[1200];
+  DKV_TRY(make_directory(s->directory));
+  return dkv_trainer_save(s->trainer, dkv_training_path(s, "train.state", path));
+}
+
+static dkv_status evaluate(struct dkv_training *s, int64_t step, dkv_evaluation *out) {
+  dkv_evaluate_config config = dkv_evaluate_defaults(s->task);
+  config.prompts = (int32_t)s->flags->held_out;
+  config.temperature = s->config.temperature;
+  config.max_length = s->config.max_length;
+  DKV_TRY(dkv_evaluate(out, &s->model, &config));
+  s->last = *out;
+  dkv_log_evaluation(s, step, s->trainer->seconds, out);
+  return DKV_OK;
+}
+
+/** After every step: the log, the lines that people see, evaluations, states. */
+static bool report(void *user, const dkv_train_stats *stats) {
+  struct dkv_training *s = user;
+  int64_t done = stats->step + 1, every = s->flags->evaluate_every, total = s->config.schedule.total;
+  bool asks = every > 0 && (done % every == 0 || done == total);
+  dkv_evaluation result;
+  s->first_update_seconds += stats->update_seconds;
+  s->rows += stats->rows;
+  s->replicated_rows += stats->replicated_rows;
+  dkv_log_step(s, stats);
+  dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s", (long long)done, (long long)total,
+                    stats->reward, stats->accuracy, stats->tokens_per_second);
+  if (asks) s->status = evaluate(s, done, &result);
+  if (s->status == DKV_OK && asks && s->flags->output != NULL && !s->flags->compare) s->status = save_state(s);
+  if (s->status == DKV_OK && (asks || done % 10 == 0 || done == 1)) {
+    dkv_tool_progress_end();
+    dkv_show_step(stats, asks ? &result : NULL);
+  }
+  return s->status == DKV_OK && !interrupted;
+}
+
+static dkv_status self_check(struct dkv_training *s) {
+  dkv_self_check found;
+  DKV_TRY(dkv_trainer_self_check(s->trainer, s->flags->tolerance, &found));
+  printf("Self-check: the first step packed (%lld rows) and replicated (%lld rows): loss %.7f and %.7f, gradients of "
+         "%d tensors equal\nto rounding, at worst %.1e of %s%s\n\n",
+         (long long)found.rows[0], (long long)found.rows[1], found.loss[0], found.loss[1], found.parameters,
+         found.worst, found.worst_parameter, found.drawn ? " (random advantages: the rewards gave no signal)" : "");
+  return DKV_OK;
+}
+
+dkv_status dkv_training_learn(struct dkv_training *s) {
+  dkv_trainer trainer;
+  char path[1200];
+  int64_t total = s->config.schedule.total;
+  DKV_TRY(dkv_trainer_open(&trainer, &s->model, &s->config));
+  s->trainer = &trainer;
+  s->status = DKV_OK;
+  dkv_status status = DKV_OK;
+  if (s->flags->resume && exists(s, "train.state"))
+    status = dkv_trainer_load(&trainer, dkv_training_path(s, "train.state", path));
+  if (status == DKV_OK && s->flags->self_check) status = self_check(s);
+  if (status == DKV_OK && trainer.step == 0 && s->flags->evaluate_every > 0) {
+    status = evaluate(s, 0, &s->before);
+    if (status == DKV_OK)
+      printf("Held out, before: sampled accuracy %.3f, greedy %.3f, at least one of four right %.3f\n\n",
+             s->before.sampled, s->before.greedy, s->before.pass);
+  }
+  if (status == DKV_OK && trainer.step < total) {
+    dkv_show_heading();
+    status = dkv_trainer_run(&trainer, total, report, s);
+  }
+  if (status == DKV_OK) status = s->status;
+  dkv_tool_progress_end();
+  if (status == DKV_OK && !s->flags->compare && (interrupted || s->flags->output != NULL)) status = save_state(s);
+  dkv_trainer_close(&trainer);
+  s->trainer = NULL;
+  return status;
+}
+
+/** The last words: what was learnt, and where it is. */
+static dkv_status finish(struct dkv_training *s) {
+  if (s->flags->evaluate_every > 0)
+    printf("\nHeld out, after: sampled accuracy %.3f, greedy %.3f, at least one of four right %.3f\n\n",
+           s->last.sampled, s->last.greedy, s->last.pass);
+  DKV_TRY(dkv_show_samples(&s->model, s->task, "Samples after", 3, s->flags->temperature, false, 1));
+  if (s->flags->output == NULL) return DKV_OK;
+  DKV_TRY(dkv_model_save(&s->model, s->directory, DKV_F32));
+  printf("Saved in %s; try: dualkv sample --task %s --checkpoint %s\n", s->directory, s->task->name, s->directory);
+  return DKV_OK;
+}
+
+dkv_status dkv_training_prepare(struct dkv_training *s) {
+  bool holds = exists(s, "train.state") || exists(s, "warmup.state");
+  DKV_REQUIRE(!s->flags->resume || holds, DKV_ERR_IO, "dualkv train: %s holds no run that could be resumed",
+              s->directory);
+  if (s->flags->output == NULL) return DKV_OK;
+  DKV_REQUIRE(s->flags->resume || !holds, DKV_ERR_IO,
+              "dualkv train: %s already holds a run; go on with --resume, or name another --output", s->directory);
+  return make_directory(s->directory);
+}
+
+/** Steps done according to one state file; 0 when there is none. */
+static dkv_status read_steps(const struct dkv_training *s, const char *name, int64_t *steps) {
+  char path[1200];
+  dkv_safetensors file;
+  *steps = 0;
+  if (!exists(s, name)) return DKV_OK;
+  DKV_TRY(dkv_safetensors_open(&file, dkv_training_path(s, name, path)));
+  const dkv_tensor *counters = dkv_safetensors_find(&file, "run.counters");
+  if (counters != NULL && counters->bytes >= 8) memcpy(steps, counters->data, 8);
+  dkv_safetensors_close(&file);
+  return DKV_OK;
+}
+
+dkv_status dkv_training_progress(const struct dkv_training *s, int64_t *warmup, int64_t *step) {
+  DKV_TRY(read_steps(s, "warmup.state", warmup));
+  return read_steps(s, "train.state", step);
+}
+
+int dkv_training_run(struct dkv_training *s) {
+  bool learning = s->flags->resume && exists(s, "train.state");
+  dkv_status status = dkv_show_memory(s);
+  if (status == DKV_OK && !learning && !s->flags->no_warmup && s->flags->checkpoint == NULL) {
+    status = dkv_training_warm_up(s);
+    if (status == DKV_OK && interrupted) return stopped(s, "in the warm-up");
+  }
+  if (status == DKV_OK)
+    status = dkv_show_samples(&s->model, s->task, learning ? "Samples of the warm start" : "Samples before", 3,
+                              s->flags->temperature, false, 1);
+  if (status == DKV_OK) status = s->flags->compare ? dkv_training_compare(s) : dkv_training_learn(s);
+  if (status == DKV_OK && interrupted && s->flags->compare) return DKV_EXIT_INTERRUPTED;
+  if (status == DKV_OK && interrupted) return stopped(s, "between two steps");
+  if (status == DKV_OK) status = finish(s);
+  return status == DKV_OK ? DKV_EXIT_OK : dkv_tool_fail(status);
+}
