@@ -76,7 +76,8 @@ Test(model_limits, planned_tensors_do_not_overlap) {
       ALIVE(h.chunk, 1000);
       ALIVE(p.scratch, DKV_ROW_BLOCKS * width);
       ALIVE(p.rstd, rows);
-      ALIVE(p.rstd_heads, rows * c.heads);
+      ALIVE(p.rstd_q, rows * c.heads);
+      ALIVE(p.rstd_k, rows * c.kv_heads);
       ALIVE(p.h, rows * width);
       if (branch == 0) ALIVE(p.act, rows * mlp);
       if (keep != DKV_KEEP_NOTHING) {

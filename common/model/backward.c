@@ -60,18 +60,13 @@ static dkv_status attend_backward(const context *b, const dkv_layer_tensors *t) 
   return b->pass->kernel_bwd->run(&attention);
 }
 
-/**
- * Gradient of rotated and normed heads -> gradient of raw heads, in place; the norm's weight gets its gradient.
- * `heads_now` held the rotated heads, which nothing needs any more: the norm is run once more into it for its rstd.
- */
-static dkv_status heads_backward(const context *b, float *dheads, float *heads_now, const float *raw,
+/** Gradient of rotated and normed heads -> gradient of raw heads, in place; the norm's weight gets its gradient. */
+static dkv_status heads_backward(const context *b, float *dheads, const float *raw, const float *rstd,
                                  const float *weight, float *dweight, int32_t heads) {
   const dkv_layers *f = b->f;
-  int64_t head_rows = (int64_t)b->rows * heads;
   int32_t dim = b->c->head_dim;
   DKV_TRY(f->rope(&b->where, dheads, b->pass->rope, b->pass->batch.layout->position, b->rows, heads, dim, true));
-  DKV_TRY(f->rmsnorm_fwd(&b->where, heads_now, b->p.rstd_heads, raw, weight, head_rows, dim, b->epsilon));
-  return f->rmsnorm_bwd(&b->where, dheads, false, dweight, dheads, raw, b->p.rstd_heads, weight, head_rows, dim);
+  return f->rmsnorm_bwd(&b->where, dheads, false, dweight, dheads, raw, rstd, weight, (int64_t)b->rows * heads, dim);
 }
 
 /** dx at x_mid becomes dx at x; the attention's gradients are added. */
@@ -85,8 +80,8 @@ static dkv_status attention_backward(const context *b, int32_t l, const dkv_laye
   DKV_TRY(f->linear_bwd(where, b->p.dout, false, d->o, dx, t->o, w->o, rows, b->q_width, width));
   DKV_TRY(dkv_layer_rotate(b->model, b->pass, l, t));
   DKV_TRY(attend_backward(b, t));
-  DKV_TRY(heads_backward(b, b->p.dq, t->q, t->q_raw, w->q_norm, d->q_norm, b->c->heads));
-  DKV_TRY(heads_backward(b, b->p.dk, t->k, t->k_raw, w->k_norm, d->k_norm, b->c->kv_heads));
+  DKV_TRY(heads_backward(b, b->p.dq, t->q_raw, b->p.rstd_q, w->q_norm, d->q_norm, b->c->heads));
+  DKV_TRY(heads_backward(b, b->p.dk, t->k_raw, b->p.rstd_k, w->k_norm, d->k_norm, b->c->kv_heads));
   DKV_TRY(f->rmsnorm_fwd(where, h, b->p.rstd, x, w->attention_norm, rows, width, b->epsilon));
   DKV_TRY(f->linear_bwd(where, dh, false, d->q, b->p.dq, h, w->q, rows, width, b->q_width));
   DKV_TRY(f->linear_bwd(where, dh, true, d->k, b->p.dk, h, w->k, rows, width, b->kv_width));

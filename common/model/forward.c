@@ -26,8 +26,8 @@ dkv_status dkv_layer_rotate(const dkv_model *model, const dkv_pass *pass, int32_
   dkv_where where = dkv_pass_where(model, &p);
   int64_t q_heads = (int64_t)rows * c->heads, k_heads = (int64_t)rows * c->kv_heads;
   float epsilon = (float)c->norm_epsilon;
-  DKV_TRY(f->rmsnorm_fwd(&where, tensors->q, p.rstd_heads, tensors->q_raw, w->q_norm, q_heads, c->head_dim, epsilon));
-  DKV_TRY(f->rmsnorm_fwd(&where, tensors->k, p.rstd_heads, tensors->k_raw, w->k_norm, k_heads, c->head_dim, epsilon));
+  DKV_TRY(f->rmsnorm_fwd(&where, tensors->q, p.rstd_q, tensors->q_raw, w->q_norm, q_heads, c->head_dim, epsilon));
+  DKV_TRY(f->rmsnorm_fwd(&where, tensors->k, p.rstd_k, tensors->k_raw, w->k_norm, k_heads, c->head_dim, epsilon));
   DKV_TRY(f->rope(&where, tensors->q, pass->rope, position, rows, c->heads, c->head_dim, false));
   return f->rope(&where, tensors->k, pass->rope, position, rows, c->kv_heads, c->head_dim, false);
 }

@@ -66,7 +66,8 @@ static dkv_passing_tensors passing_tensors(walk *w, const dkv_model_config *c, c
   dkv_passing_tensors t = {0};
   t.scratch = take(w, (int64_t)dkv_layer_scratch(c->width > c->head_dim ? c->width : c->head_dim), 1);
   t.rstd = take(w, rows, 1);
-  t.rstd_heads = take(w, rows, c->heads);
+  t.rstd_q = take(w, rows, c->heads);
+  t.rstd_k = take(w, rows, c->kv_heads);
   t.h = take(w, rows, c->width);
   if (backward) t.dh = take(w, rows, c->width);
   if (backward) t.dx = take(w, rows, c->width);

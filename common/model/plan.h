@@ -53,18 +53,19 @@ typedef struct dkv_head_tensors {
 
 /** Tensors that pass: alive inside one layer's forward or backward. */
 typedef struct dkv_passing_tensors {
-  float *h;          /**< [T][C] a norm's output */
-  float *dh;         /**< [T][C] */
-  float *dx;         /**< [T][C] gradient of the residual stream */
-  float *rstd;       /**< [T] */
-  float *rstd_heads; /**< [T H] */
-  float *act;        /**< [T][F] silu(gate) up; shares its place with what follows */
-  float *dact;       /**< [T][F] */
-  float *dout;       /**< [T][H D] gradient of o */
-  float *dq;         /**< [T][H D] */
-  float *dk;         /**< [T][Hkv D] */
-  float *dv;         /**< [T][Hkv D] */
-  float *scratch;    /**< the layers' partial sums */
+  float *h;       /**< [T][C] a norm's output */
+  float *dh;      /**< [T][C] */
+  float *dx;      /**< [T][C] gradient of the residual stream */
+  float *rstd;    /**< [T] */
+  float *rstd_q;  /**< [T H] of the norms of q's heads */
+  float *rstd_k;  /**< [T Hkv] of the norms of k's heads */
+  float *act;     /**< [T][F] silu(gate) up; shares its place with what follows */
+  float *dact;    /**< [T][F] */
+  float *dout;    /**< [T][H D] gradient of o */
+  float *dq;      /**< [T][H D] */
+  float *dk;      /**< [T][Hkv D] */
+  float *dv;      /**< [T][Hkv D] */
+  float *scratch; /**< the layers' partial sums */
 } dkv_passing_tensors;
 
 /** Bytes of one pass by purpose, and where things start. */

@@ -28,7 +28,7 @@ dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32
  * @param[in] model   the model
  * @param[in] pass    rows and positions
  * @param[in] l       layer
- * @param[in] tensors q and k are overwritten
+ * @param[in] tensors q and k are overwritten, and the passing rstd_q and rstd_k
  * @return DKV_OK or what a kernel said
  */
 dkv_status dkv_layer_rotate(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *tensors);
