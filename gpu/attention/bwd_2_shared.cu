@@ -74,10 +74,9 @@ __global__ void __launch_bounds__(dkv::product_threads)
   extern __shared__ float shared[];
   tiles<Width> tile(shared);
   int number = plan.query_order[blockIdx.x], i0 = number * own, h = (int)blockIdx.y, dim = shape.dim;
-  int64_t q_stride = (int64_t)shape.heads * dim, kv_stride = (int64_t)shape.kv_heads * dim;
   int64_t q_head = (int64_t)h * dim, kv_head = (int64_t)(h / shape.group) * dim;
-  dkv::load_tile<own, Width, dkv::product_threads>(tile.x, t.q + q_head, q_stride, i0, shape.rows, dim);
-  dkv::load_tile<own, Width, dkv::product_threads>(tile.y, t.dout + q_head, q_stride, i0, shape.rows, dim);
+  dkv::load_tile<own, Width, dkv::product_threads>(tile.x, t.q + q_head, shape.q_stride, i0, shape.rows, dim);
+  dkv::load_tile<own, Width, dkv::product_threads>(tile.y, t.dout + q_head, shape.q_stride, i0, shape.rows, dim);
   float lse[rows], delta[rows], dq[rows][Width / 16], scales[rows];
   clear<rows, Width>(dq);
 #pragma unroll
@@ -90,8 +89,8 @@ __global__ void __launch_bounds__(dkv::product_threads)
   for (int n = plan.span_first[number]; n < plan.span_first[number + 1]; ++n) {
     dkv_gpu_span span = plan.spans[n];
     for (int j0 = span.begin; j0 < span.end; j0 += step) {
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.k + kv_head, kv_stride, j0, span.end, dim);
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.v + kv_head, kv_stride, j0, span.end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.k + kv_head, shape.kv_stride, j0, span.end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.v + kv_head, shape.kv_stride, j0, span.end, dim);
       __syncthreads();
       float s[rows][columns], dp[rows][columns];
       dkv::products<rows, columns, Width>(s, tile.x, tile.a, dim);
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
       __syncthreads();
     }
   }
-  dkv::store_rows<rows, Width>(t.dq + q_head, q_stride, i0, shape.rows, dim, dq, scales);
+  dkv::store_rows<rows, Width>(t.dq + q_head, shape.q_stride, i0, shape.rows, dim, dq, scales);
 }
 
 /** dk and dv of one tile of keys of one key head: the transposed weights are computed directly, keys as rows. */
@@ -123,9 +122,9 @@ __global__ void __launch_bounds__(dkv::product_threads)
   extern __shared__ float shared[];
   tiles<Width> tile(shared);
   int number = plan.key_order[blockIdx.x], j0 = number * own, head = (int)blockIdx.y, dim = shape.dim;
-  int64_t q_stride = (int64_t)shape.heads * dim, kv_stride = (int64_t)shape.kv_heads * dim, kv_head = (int64_t)head * dim;
-  dkv::load_tile<own, Width, dkv::product_threads>(tile.x, t.k + kv_head, kv_stride, j0, shape.rows, dim);
-  dkv::load_tile<own, Width, dkv::product_threads>(tile.y, t.v + kv_head, kv_stride, j0, shape.rows, dim);
+  int64_t kv_head = (int64_t)head * dim;
+  dkv::load_tile<own, Width, dkv::product_threads>(tile.x, t.k + kv_head, shape.kv_stride, j0, shape.rows, dim);
+  dkv::load_tile<own, Width, dkv::product_threads>(tile.y, t.v + kv_head, shape.kv_stride, j0, shape.rows, dim);
   int end[rows];
   float dk[rows][Width / 16], dv[rows][Width / 16], scales[rows], ones[rows];
   clear<rows, Width>(dk);
@@ -140,8 +139,8 @@ __global__ void __launch_bounds__(dkv::product_threads)
   dkv_gpu_queries range = plan.queries[number];
   for (int h = head * shape.group; h < (head + 1) * shape.group; ++h) {
     for (int i0 = range.query_begin; i0 < range.query_end; i0 += step) {
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.q + (int64_t)h * dim, q_stride, i0, range.query_end, dim);
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.dout + (int64_t)h * dim, q_stride, i0, range.query_end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.q + (int64_t)h * dim, shape.q_stride, i0, range.query_end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.dout + (int64_t)h * dim, shape.q_stride, i0, range.query_end, dim);
       __syncthreads();
       float s[rows][columns], dp[rows][columns];
       dkv::products<rows, columns, Width>(s, tile.x, tile.a, dim);
@@ -165,8 +164,8 @@ __global__ void __launch_bounds__(dkv::product_threads)
       __syncthreads();
     }
   }
-  dkv::store_rows<rows, Width>(t.dk + kv_head, kv_stride, j0, shape.rows, dim, dk, scales);
-  dkv::store_rows<rows, Width>(t.dv + kv_head, kv_stride, j0, shape.rows, dim, dv, ones);
+  dkv::store_rows<rows, Width>(t.dk + kv_head, shape.kv_stride, j0, shape.rows, dim, dk, scales);
+  dkv::store_rows<rows, Width>(t.dv + kv_head, shape.kv_stride, j0, shape.rows, dim, dv, ones);
 }
 
 /** Bytes of delta. */

@@ -21,7 +21,7 @@ constexpr float log2_e = 1.4426950408889634f;
 template <class T>
 __global__ void __launch_bounds__(32 * warps) row_delta(float *delta, float *lse_log2, int stride, const T *o, const T *dout,
                                                         const float *lse, dkv_gpu_shape shape) {
-  int lane = (int)threadIdx.x % 32, i = (int)blockIdx.x * warps + (int)threadIdx.x / 32, h = (int)blockIdx.y;
+  int lane = (int)(threadIdx.x % 32), i = (int)blockIdx.x * warps + (int)(threadIdx.x / 32), h = (int)blockIdx.y;
   if (i >= stride) return;
   float sum = 0;
   if (i < shape.rows && 8 * lane < shape.dim) {

@@ -39,7 +39,7 @@ template <class T, int Width>
 __global__ void __launch_bounds__(32 * warps)
     fwd_warp(const T *q, const T *k, const T *v, T *o, float *lse, dkv_gpu_shape shape, dkv_gpu_plan plan) {
   constexpr int parts = Width / 32;
-  int lane = (int)threadIdx.x % 32, i = (int)blockIdx.x * warps + (int)threadIdx.x / 32, h = (int)blockIdx.y;
+  int lane = (int)(threadIdx.x % 32), i = (int)blockIdx.x * warps + (int)(threadIdx.x / 32), h = (int)blockIdx.y;
   int dim = shape.dim;
   if (i >= shape.rows) return;
   float q_part[parts], k_part[parts], v_part[parts], sum[parts] = {};

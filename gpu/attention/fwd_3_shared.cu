@@ -78,9 +78,8 @@ __global__ void __launch_bounds__(dkv::product_threads)
   float *q_tile = shared, *k_tile = q_tile + Br * dkv::tile_pitch<Width>, *v_tile = k_tile + Bc * dkv::tile_pitch<Width>;
   float *p_tile = v_tile + Bc * dkv::tile_pitch<Width>;
   int tile = plan.query_order[blockIdx.x], i0 = tile * Br, h = (int)blockIdx.y, dim = shape.dim;
-  int64_t q_stride = (int64_t)shape.heads * dim, kv_stride = (int64_t)shape.kv_heads * dim;
   int64_t q_head = (int64_t)h * dim, kv_head = (int64_t)(h / shape.group) * dim;
-  dkv::load_tile<Br, Width, dkv::product_threads>(q_tile, q + q_head, q_stride, i0, shape.rows, dim);
+  dkv::load_tile<Br, Width, dkv::product_threads>(q_tile, q + q_head, shape.q_stride, i0, shape.rows, dim);
 
   state<Width> state;
 #pragma unroll
@@ -93,8 +92,8 @@ __global__ void __launch_bounds__(dkv::product_threads)
   for (int n = plan.span_first[tile]; n < plan.span_first[tile + 1]; ++n) {
     dkv_gpu_span span = plan.spans[n];
     for (int j0 = span.begin; j0 < span.end; j0 += Bc) {
-      dkv::load_tile<Bc, Width, dkv::product_threads>(k_tile, k + kv_head, kv_stride, j0, span.end, dim);
-      dkv::load_tile<Bc, Width, dkv::product_threads>(v_tile, v + kv_head, kv_stride, j0, span.end, dim);
+      dkv::load_tile<Bc, Width, dkv::product_threads>(k_tile, k + kv_head, shape.kv_stride, j0, span.end, dim);
+      dkv::load_tile<Bc, Width, dkv::product_threads>(v_tile, v + kv_head, shape.kv_stride, j0, span.end, dim);
       __syncthreads(); /* k, v (and at first q) are there */
       float s[rows][columns];
       dkv::products<rows, columns, Width>(s, q_tile, k_tile, dim);
@@ -113,7 +112,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
   float factor[rows];
 #pragma unroll
   for (int r = 0; r < rows; ++r) factor[r] = 1.0f / state.l[r];
-  dkv::store_rows<rows, Width>(o + q_head, q_stride, i0, shape.rows, dim, state.o, factor);
+  dkv::store_rows<rows, Width>(o + q_head, shape.q_stride, i0, shape.rows, dim, state.o, factor);
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
     int i = i0 + dkv::square_y() * rows + r;

@@ -23,6 +23,8 @@ struct dkv_gpu_shape {
   int32_t kv_heads; /**< Hkv */
   int32_t group;    /**< H / Hkv query heads for each key head */
   int32_t dim;      /**< D */
+  int64_t q_stride; /**< H D: elements from a row of q, o, dout, dq to the next */
+  int64_t kv_stride; /**< Hkv D: the same for k, v, dk, dv */
   float scale;      /**< c */
   float scale_log2; /**< c log2(e): exp(c x) = exp2(scale_log2 x) */
 };
@@ -34,9 +36,17 @@ static inline float dkv_gpu_clamp(double x) {
 
 /** The numbers of `p`. */
 static inline dkv_gpu_shape dkv_gpu_shape_of(const dkv_attention *p) {
-  return dkv_gpu_shape{p->layout->rows,     p->heads,    p->kv_heads,
-                       p->heads / p->kv_heads, p->head_dim, dkv_gpu_clamp(p->scale),
-                       dkv_gpu_clamp(p->scale * 1.4426950408889634)};
+  dkv_gpu_shape shape;
+  shape.rows = p->layout->rows;
+  shape.heads = p->heads;
+  shape.kv_heads = p->kv_heads;
+  shape.group = p->heads / p->kv_heads;
+  shape.dim = p->head_dim;
+  shape.q_stride = (int64_t)p->heads * p->head_dim;
+  shape.kv_stride = (int64_t)p->kv_heads * p->head_dim;
+  shape.scale = dkv_gpu_clamp(p->scale);
+  shape.scale_log2 = dkv_gpu_clamp(p->scale * 1.4426950408889634);
+  return shape;
 }
 
 /** `bytes` rounded up to 256, so that the next array of a workspace is aligned for every use. */

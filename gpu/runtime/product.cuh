@@ -22,8 +22,8 @@ namespace dkv {
 constexpr int product_threads = 256;
 
 /** This thread's place in the 16 x 16 square. */
-__device__ __forceinline__ int square_y() { return (int)threadIdx.x / 16; }
-__device__ __forceinline__ int square_x() { return (int)threadIdx.x % 16; }
+__device__ __forceinline__ int square_y() { return (int)(threadIdx.x / 16); }
+__device__ __forceinline__ int square_x() { return (int)(threadIdx.x % 16); }
 
 __device__ __forceinline__ float4 read4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
 
