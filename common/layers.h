@@ -32,8 +32,11 @@ typedef struct dkv_where {
   float *scratch;   /**< partial sums, at least dkv_layer_scratch(widest vector) floats */
 } dkv_where;
 
-/** Floats of scratch that layers need when the widest vector parameter has `width` elements: a partial sum per row
- * block. */
+/**
+ * Floats of scratch that layers need: a partial sum per row block.
+ * @param[in] width elements of the widest vector parameter
+ * @return floats
+ */
 static inline size_t dkv_layer_scratch(int32_t width) { return (size_t)DKV_ROW_BLOCKS * (size_t)width; }
 
 /** The scored rows of a batch: U rows of hidden states, each with a run of pairs. */

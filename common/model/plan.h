@@ -97,18 +97,41 @@ typedef struct dkv_plan {
 dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, dkv_keep keep,
                          size_t chunk, size_t workspace);
 
-/** Input of layer l (l = L: output of the last). @param[in] plan plan. @param[in] arena its memory. @param[in] l index.
+/**
+ * Input of layer l; l = L: the output of the last layer.
+ * @param[in] plan  plan
+ * @param[in] arena its memory
+ * @param[in] l     0 to L
+ * @return [T][C]
  */
 float *dkv_plan_input(const dkv_plan *plan, char *arena, int32_t l);
 
-/** Kept tensors of layer l. @param[in] plan plan. @param[in] config model. @param[in] arena memory. @param[in] l layer.
+/**
+ * Tensors of layer l.
+ * @param[in] plan   plan
+ * @param[in] config the model
+ * @param[in] arena  its memory
+ * @param[in] l      layer
+ * @return pointers into the arena
  */
 dkv_layer_tensors dkv_plan_layer(const dkv_plan *plan, const dkv_model_config *config, char *arena, int32_t l);
 
-/** Tensors around the LM head. @param[in] plan plan. @param[in] config model. @param[in] arena memory. */
+/**
+ * Tensors around the LM head.
+ * @param[in] plan   plan
+ * @param[in] config the model
+ * @param[in] arena  its memory
+ * @return pointers into the arena
+ */
 dkv_head_tensors dkv_plan_head(const dkv_plan *plan, const dkv_model_config *config, char *arena);
 
-/** Passing tensors. @param[in] plan plan. @param[in] config model. @param[in] arena memory. */
+/**
+ * Passing tensors.
+ * @param[in] plan   plan
+ * @param[in] config the model
+ * @param[in] arena  its memory
+ * @return pointers into the arena
+ */
 dkv_passing_tensors dkv_plan_passing(const dkv_plan *plan, const dkv_model_config *config, char *arena);
 
 /** Attention workspaces. @param[in] plan plan. @param[in] arena memory. @return their first byte, 256-byte aligned. */
