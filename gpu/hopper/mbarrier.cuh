@@ -7,12 +7,14 @@
  *     producer:  wait(empty[s])  arrive_expect(full[s], bytes)  copies...           then the next stage
  *     consumer:  wait(full[s])   ... reads ...                  arrive(empty[s])    then the next stage
  *
- * An mbarrier starts in phase 0; a wait names the parity of the phase whose end it waits for.  Use u of a stage is phase u:
- * the consumer waits for parity u & 1 of `full`, the producer for parity (u & 1) ^ 1 of `empty`, which is true at once the
- * first time.  dkv_ring carries (stage, parity); it runs on across the work items of a persistent kernel and is never reset.
+ * An mbarrier starts in phase 0; a wait names the parity of the phase whose end it waits for.  Use u of a stage is
+ * phase u: the consumer waits for parity u & 1 of `full`, the producer for parity (u & 1) ^ 1 of `empty`, which is true
+ * at once the first time.  dkv_ring carries (stage, parity); it runs on across the work items of a persistent kernel
+ * and is never reset.
  *
- * Rules: addresses are 32-bit shared-memory addresses (dkv_shared_address, fragment.cuh); counts are arrivals per phase;
- * arrive releases and wait acquires at CTA scope, so ordinary stores before an arrive are seen after the matching wait.
+ * Rules: addresses are 32-bit shared-memory addresses (dkv_shared_address, fragment.cuh); counts are arrivals per
+ * phase; arrive releases and wait acquires at CTA scope, so ordinary stores before an arrive are seen after the
+ * matching wait.
  *
  * Read before: fragment.cuh.  Read next: tma.cuh, wgmma.cuh.
  */
@@ -50,7 +52,8 @@ __device__ __forceinline__ void dkv_mbarrier_wait(uint32_t barrier, uint32_t par
                "@done bra over;\n"
                "bra again;\n"
                "over:\n"
-               "}" ::"r"(barrier), "r"(parity)
+               "}" ::"r"(barrier),
+               "r"(parity)
                : "memory");
 }
 

@@ -1,17 +1,17 @@
 /**
  * @file tma.cuh
- * @brief The copy engine: one instruction moves a tile of rows of one head between a [T][heads][D] tensor and shared memory.
+ * @brief The copy engine: one instruction moves a tile of one head between a [T][heads][D] tensor and shared memory.
  *
  * A map describes a tensor as four dimensions, so that one box is a tile in the form that wgmma reads: D/64 panels of
- * `rows` x 64 elements (128 bytes), the eight 16-byte chunks of a row XORed with the row number modulo 8 (128-byte swizzle):
+ * `rows` x 64 elements (128 bytes), the 16-byte chunks of a row XORed with the row number modulo 8 (128-byte swizzle):
  *
  *     dim 0  element in a panel   64       dense          box 64
  *     dim 1  row                  T        heads * D * 2  box rows
  *     dim 2  head                 heads    D * 2          box 1
  *     dim 3  panel                D / 64   128            box D / 64
  *
- * Rows at or past T read as zero and are not written; segments need no maps of their own.  The encoder comes from the driver
- * at run time (no link against libcuda).
+ * Rows at or past T read as zero and are not written; segments need no maps of their own.  The encoder comes from the
+ * driver at run time (no link against libcuda).
  *
  * Read before: mbarrier.cuh.  Read next: wgmma.cuh, work.cuh.
  */
@@ -23,6 +23,18 @@
 
 #include "common/dtype.h"
 #include "gpu/hopper/fragment.cuh"
+
+/** The driver's encoder, looked up once; NULL when the driver has none. */
+static inline decltype(&cuTensorMapEncodeTiled) dkv_tma_encoder(void) {
+  static void *const found = [] {
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? entry : nullptr;
+  }();
+  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+}
 
 /**
  * Describes a tensor for the copy engine.
@@ -37,14 +49,9 @@
  */
 static inline dkv_status dkv_tma_map(CUtensorMap *map, const void *tensor, dkv_dtype dtype, int64_t rows, int64_t heads,
                                      int64_t dim, uint32_t box) {
-  void *entry = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-  DKV_REQUIRE(error == cudaSuccess && found == cudaDriverEntryPointSuccess, DKV_ERR_CUDA,
-              "the driver has no cuTensorMapEncodeTiled (CUDA error %d): a driver of CUDA 12.0 or later is needed",
-              (int)error);
-  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+  const auto encode = dkv_tma_encoder();
+  DKV_REQUIRE(encode != nullptr, DKV_ERR_CUDA,
+              "the driver has no cuTensorMapEncodeTiled: it must serve CUDA 12.0 or later");
   const cuuint64_t size[4] = {DKV_PANEL, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)(dim / DKV_PANEL)};
   const cuuint64_t stride[3] = {(cuuint64_t)(heads * dim * 2), (cuuint64_t)(dim * 2), DKV_PANEL_ROW_BYTES};
   const cuuint32_t tile[4] = {DKV_PANEL, box, 1, (cuuint32_t)(dim / DKV_PANEL)};
@@ -54,8 +61,8 @@ static inline dkv_status dkv_tma_map(CUtensorMap *map, const void *tensor, dkv_d
              const_cast<void *>(tensor), size, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   DKV_REQUIRE(result == CUDA_SUCCESS, DKV_ERR_CUDA,
-              "the driver refuses a tensor map of %lld rows, %lld heads, head size %lld at %p (error %d)", (long long)rows,
-              (long long)heads, (long long)dim, tensor, (int)result);
+              "the driver refuses a tensor map of %lld rows, %lld heads, head size %lld at %p (error %d)",
+              (long long)rows, (long long)heads, (long long)dim, tensor, (int)result);
   return DKV_OK;
 }
 
@@ -80,7 +87,8 @@ __device__ __forceinline__ void dkv_bulk_load(uint32_t shared, const void *globa
                : "memory");
 }
 
-/** Stores the box from `shared` to (row, head) and closes the bulk group. Writers called dkv_fence_async, then a barrier. */
+/** Stores the box from `shared` to (row, head) and closes the bulk group. Writers called dkv_fence_async, then a
+ * barrier. */
 __device__ __forceinline__ void dkv_tma_store(const CUtensorMap *map, int32_t row, int32_t head, uint32_t shared) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %2}], [%1];\n"
                "cp.async.bulk.commit_group;" ::"l"(map),

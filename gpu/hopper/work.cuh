@@ -2,19 +2,19 @@
  * @file work.cuh
  * @brief What a persistent forward kernel has to do: for every tile of query rows the tiles of keys that it sees.
  *
- * Queries and keys lie on fixed grids of T rows.  A query tile visits the key tiles that hold at least one visible pair, the
- * masked ones first and then the full ones, each as runs of consecutive tiles:
+ * Queries and keys lie on fixed grids of T rows.  A query tile visits the key tiles that hold at least one visible
+ * pair, the masked ones first and then the full ones, each as runs of consecutive tiles:
  *
- *     rows 0..127      prompt      |  masked {0, 1}
- *     rows 640..767    response a  |  masked {5, 1}   full {0, 3}, {4, 1}          run = {first key tile, number of tiles}
+ *     rows 0..127      prompt      |  masked {0, 1}                           run = {first key tile,
+ *     rows 640..767    response a  |  masked {5, 1}   full {0, 3}, {4, 1}             number of tiles}
  *
- * With the masked steps in front, the kernel's main loop knows nothing about prompts, responses, groups or trees; any number
- * of key ranges is a list of runs.  The mask itself is one array: reach[j] = end[j] - j (0 at and past T), so that row i sees
- * row j exactly when (uint32_t)(i - j) < reach[j].
+ * With the masked steps in front, the kernel's main loop knows nothing about prompts, responses, groups or trees; any
+ * number of key ranges is a list of runs.  The mask itself is one array: reach[j] = end[j] - j (0 at and past T), so
+ * that row i sees row j exactly when (uint32_t)(i - j) < reach[j].
  *
- * Query tiles are listed by falling cost.  A work item is (key head, place in the list, query head of that key head), counted
- * in this order: the query heads that share keys run side by side, one key head's keys and values stay in L2, and the short
- * items come last.  Items are handed out by a counter which returns to 0 by itself when all are done.
+ * Query tiles are listed by falling cost.  A work item is (key head, place in the list, query head of that key head),
+ * counted in this order: the query heads that share keys run side by side, one key head's keys and values stay in L2,
+ * and the short items come last.  Items are handed out by a counter which returns to 0 by itself when all are done.
  *
  *     workspace:  counter (256 bytes) | reach[T rounded up to key tiles] | tiles | runs
  *
@@ -70,12 +70,13 @@ static inline dkv_work dkv_work_view(void *workspace, int32_t total, int32_t row
 struct dkv_work_builder {
   const dkv_layout *layout;
   int32_t rows, keys;
-  int32_t *nearest;   /**< [key tiles] smallest end[j] */
-  int32_t *farthest;  /**< [key tiles] largest end[j] */
-  dkv_range *ranges;  /**< [depth + 1] */
+  int32_t *nearest;  /**< [key tiles] smallest end[j] */
+  int32_t *farthest; /**< [key tiles] largest end[j] */
+  dkv_range *ranges; /**< [depth + 1] */
 };
 
-/** Class of key tile `tile` for query rows [i0, i1), as dkv_tile_classify, in O(1). A tile that passes T is never full. */
+/** Class of key tile `tile` for query rows [i0, i1), as dkv_tile_classify, in O(1). A tile that passes T is never full.
+ */
 static inline dkv_tile_class dkv_work_class(const dkv_work_builder *b, int32_t i0, int32_t i1, int64_t tile) {
   const int64_t j0 = tile * b->keys, j1 = j0 + b->keys;
   if (j0 >= i1 || b->farthest[tile] <= i0) return DKV_TILE_EMPTY;
@@ -83,7 +84,8 @@ static inline dkv_tile_class dkv_work_class(const dkv_work_builder *b, int32_t i
   return DKV_TILE_PARTIAL;
 }
 
-/** Appends the runs of one class to runs[count...] (NULL: only counts them); adds their tiles to *steps. @return new count. */
+/** Appends the runs of one class to runs[count...] (NULL: only counts them); adds their tiles to *steps. @return new
+ * count. */
 static inline int64_t dkv_work_runs(const dkv_work_builder *b, int32_t i0, int32_t i1, int32_t range_count,
                                     dkv_tile_class wanted, dkv_key_run *runs, int64_t count, int32_t *steps) {
   int64_t next = 0, last = -2; /* first key tile not visited yet (ranges may share one); last tile of the open run */
@@ -126,7 +128,8 @@ static inline int dkv_work_compare(const void *a, const void *b) {
 }
 
 /** Allocates and fills a builder. @return DKV_OK or DKV_ERR_NOMEM; dkv_work_builder_free in either case. */
-static inline dkv_status dkv_work_builder_make(dkv_work_builder *b, const dkv_layout *layout, int32_t rows, int32_t keys) {
+static inline dkv_status dkv_work_builder_make(dkv_work_builder *b, const dkv_layout *layout, int32_t rows,
+                                               int32_t keys) {
   const int64_t tiles = dkv_ceil_div(layout->rows, keys);
   *b = {layout, rows, keys, nullptr, nullptr, nullptr};
   b->nearest = static_cast<int32_t *>(malloc((size_t)(tiles + 1) * sizeof(int32_t)));
@@ -173,7 +176,29 @@ static inline dkv_status dkv_work_bytes(size_t *bytes, const dkv_layout *layout,
 }
 
 /**
- * Builds the lists on the host and copies them into the workspace; the counter becomes 0.
+ * Builds the lists in host memory; the counter is 0.
+ * @param[out] host   [dkv_work_bytes], zeroed by the caller
+ * @param[in]  layout the layout, T >= 1
+ * @param[in]  rows,keys as for dkv_work_bytes
+ * @return DKV_OK; DKV_ERR_NOMEM
+ */
+static inline dkv_status dkv_work_fill(void *host, const dkv_layout *layout, int32_t rows, int32_t keys) {
+  dkv_work_builder builder;
+  const dkv_status status = dkv_work_builder_make(&builder, layout, rows, keys);
+  if (status == DKV_OK) {
+    const dkv_work view = dkv_work_view(host, layout->rows, rows, keys);
+    uint32_t *reach = const_cast<uint32_t *>(view.reach);
+    dkv_query_tile *tiles = const_cast<dkv_query_tile *>(view.tiles);
+    for (int32_t j = 0; j < layout->rows; ++j) reach[j] = (uint32_t)(layout->end[j] - j);
+    dkv_work_lists(&builder, tiles, const_cast<dkv_key_run *>(view.runs));
+    qsort(tiles, (size_t)view.tile_count, sizeof *tiles, dkv_work_compare);
+  }
+  dkv_work_builder_free(&builder);
+  return status;
+}
+
+/**
+ * Builds the lists and copies them into the workspace.
  * @param[out] workspace device memory of at least dkv_work_bytes
  * @param[in]  bytes     its size
  * @param[in]  layout    the layout, T >= 1
@@ -181,28 +206,20 @@ static inline dkv_status dkv_work_bytes(size_t *bytes, const dkv_layout *layout,
  * @param[in]  stream    the copy's stream
  * @return DKV_OK; DKV_ERR_NOMEM (host memory, or a workspace that is too small); DKV_ERR_CUDA
  */
-static inline dkv_status dkv_work_write(void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows, int32_t keys,
-                                        cudaStream_t stream) {
+static inline dkv_status dkv_work_write(void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows,
+                                        int32_t keys, cudaStream_t stream) {
   size_t needed = 0;
   DKV_TRY(dkv_work_bytes(&needed, layout, rows, keys));
   DKV_REQUIRE(workspace != nullptr && bytes >= needed, DKV_ERR_NOMEM, "a workspace of %zu bytes; %zu are needed", bytes,
               needed);
-  uint8_t *host = static_cast<uint8_t *>(calloc(1, needed));
-  dkv_work_builder builder;
-  dkv_status status = dkv_work_builder_make(&builder, layout, rows, keys);
-  if (status == DKV_OK && host == nullptr) status = dkv_fail(DKV_ERR_NOMEM, "no memory for lists of %zu bytes", needed);
+  void *host = calloc(1, needed);
+  DKV_REQUIRE(host != nullptr, DKV_ERR_NOMEM, "no memory for tile lists of %zu bytes", needed);
+  dkv_status status = dkv_work_fill(host, layout, rows, keys);
   if (status == DKV_OK) {
-    const dkv_work view = dkv_work_view(host, layout->rows, rows, keys);
-    for (int32_t j = 0; j < layout->rows; ++j) const_cast<uint32_t *>(view.reach)[j] = (uint32_t)(layout->end[j] - j);
-    dkv_query_tile *tiles = const_cast<dkv_query_tile *>(view.tiles);
-    dkv_work_lists(&builder, tiles, const_cast<dkv_key_run *>(view.runs));
-    qsort(tiles, (size_t)view.tile_count, sizeof *tiles, dkv_work_compare);
     const cudaError_t error = cudaMemcpyAsync(workspace, host, needed, cudaMemcpyHostToDevice, stream);
-    if (error != cudaSuccess)
-      status = dkv_fail(DKV_ERR_CUDA, "copying %zu bytes of tile lists: %s", needed, cudaGetErrorString(error));
+    if (error != cudaSuccess) status = dkv_gpu_fail(error, "copying tile lists");
   }
-  dkv_work_builder_free(&builder);
-  free(host);
+  free(host); /* pageable memory: the copy has been staged when the call returns */
   return status;
 }
 

@@ -45,10 +45,10 @@ template <bool maximum> __device__ double reference_reduce(double x) {
  * @param[out] lse     [pairs] double
  */
 template <class T>
-__global__ void __launch_bounds__(128) reference_forward(const T *q, const T *k, const T *v, const int32_t *end,
-                                                         const reference_pair *pairs, int count, int heads, int kv_heads,
-                                                         int dim, double scale, double *scratch, int64_t rows, double *o,
-                                                         double *lse) {
+__global__ void __launch_bounds__(128)
+    reference_forward(const T *q, const T *k, const T *v, const int32_t *end, const reference_pair *pairs, int count,
+                      int heads, int kv_heads, int dim, double scale, double *scratch, int64_t rows, double *o,
+                      double *lse) {
   double *weight = scratch + (int64_t)blockIdx.x * rows;
   for (int p = blockIdx.x; p < count; p += gridDim.x) {
     const int64_t i = pairs[p].row;
