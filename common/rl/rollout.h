@@ -4,7 +4,7 @@
  *
  * The random number behind token t of response n of example e is draw t of stream e * 65536 + n under the run's seed: a
  * sample does not depend on threads, on the layout of training, on which groups were skipped or on which responses are
- * still alive.
+ * still alive.  (With other groups beside it, the last bit of a logit may differ; with other threads, no bit does.)
  *
  * The log-probability of each sampled token is stored as the sampler saw it (temperature included); the trainer
  * compares it with its own, so the mismatch between sampler and trainer is a number that one can read, not a hope.
