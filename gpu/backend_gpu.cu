@@ -49,14 +49,15 @@ namespace {
    dkv_gpu_##direction##_##name##_run},
 #define DKV_KERNEL(backend, ...) ENTRY_##backend(__VA_ARGS__)
 
-/** Files named *_hopper.cu hold instructions that only compute capability 9.0 has. */
+/** Files with "hopper" in their name hold instructions that only compute capability 9.0 has. */
 constexpr bool needs_hopper(const char *file) {
-  constexpr char ending[] = "_hopper.cu";
-  int length = 0;
-  while (file[length]) ++length;
-  for (int i = 0; i < 10; ++i)
-    if (length < 10 || file[length - 10 + i] != ending[i]) return false;
-  return true;
+  constexpr char word[] = "hopper";
+  for (; *file; ++file) {
+    int same = 0;
+    while (same < 6 && file[same] == word[same]) ++same;
+    if (same == 6) return true;
+  }
+  return false;
 }
 
 const dkv_kernel kernels[] = {

@@ -100,21 +100,21 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t a
  */
 
 /** Pieces in the order rows 0-7 and 8-15 of the first chunk, then of the second. */
-template <int D> __device__ __forceinline__ uint32_t lane_low(uint32_t tile, int row) {
+template <int D> __device__ __forceinline__ uint32_t lane_low(uint32_t tile, int row, int column = 0) {
   int lane = (int)(threadIdx.x % 32);
-  return tile + chunk_offset<D>(row + lane % 16, lane / 16);
+  return tile + chunk_offset<D>(row + lane % 16, column / 8 + lane / 16);
 }
 
 /** Pieces in the order first and second chunk of rows 0-7, then of rows 8-15. */
-template <int D> __device__ __forceinline__ uint32_t lane_high(uint32_t tile, int row) {
+template <int D> __device__ __forceinline__ uint32_t lane_high(uint32_t tile, int row, int column = 0) {
   int lane = (int)(threadIdx.x % 32);
-  return tile + chunk_offset<D>(row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  return tile + chunk_offset<D>(row + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2);
 }
 
 /**
  * The lane address `row` rows and `column` columns further on (multiples of 16; column is a constant after unrolling): the
  * column goes in by exclusive or, because chunks are permuted, so one register serves a whole tile.  The tile must start at a
- * multiple of 512 bytes.
+ * multiple of 512 bytes, and the lane address at a column with which `column` has no binary digit in common.
  */
 template <int D> __device__ __forceinline__ uint32_t lane_at(uint32_t lane, int row, int column) {
   constexpr int permuted = D % 64 == 0 ? D : 32; /* columns among which chunks are permuted */
