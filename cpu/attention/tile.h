@@ -25,6 +25,7 @@
 #include "common/attention.h"
 #include "common/tiles.h"
 #include "cpu/attention/product.h"
+#include "cpu/half.h"
 
 /** Lanes of a panel. */
 #define DKV_PANEL (DKV_NV * DKV_LANES)
@@ -112,10 +113,8 @@ static inline void load_floats(float *DKV_RESTRICT out, const void *data, dkv_dt
                                int32_t dim) {
   const uint16_t *half = (const uint16_t *)data + offset;
   if (dtype == DKV_F32) memcpy(out, (const float *)data + offset, (size_t)dim * sizeof(float));
-  else if (dtype == DKV_BF16)
-    for (int32_t d = 0; d < dim; ++d) out[d] = dkv_bf16_to_float(half[d]);
-  else
-    for (int32_t d = 0; d < dim; ++d) out[d] = dkv_f16_to_float(half[d]);
+  else if (dtype == DKV_BF16) bf16_to_floats(out, half, dim);
+  else f16_to_floats(out, half, dim);
 }
 
 /** Rounds a row of floats to storage. @param[in] in [dim] */
@@ -123,10 +122,8 @@ static inline void store_floats(void *data, dkv_dtype dtype, int64_t offset, con
                                 int32_t dim) {
   uint16_t *half = (uint16_t *)data + offset;
   if (dtype == DKV_F32) memcpy((float *)data + offset, in, (size_t)dim * sizeof(float));
-  else if (dtype == DKV_BF16)
-    for (int32_t d = 0; d < dim; ++d) half[d] = dkv_float_to_bf16(in[d]);
-  else
-    for (int32_t d = 0; d < dim; ++d) half[d] = dkv_float_to_f16(in[d]);
+  else if (dtype == DKV_BF16) floats_to_bf16(half, in, dim);
+  else floats_to_f16(half, in, dim);
 }
 
 /** Offset of lane `lane`'s row in a [T][H][D] tensor. */
