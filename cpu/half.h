@@ -15,13 +15,13 @@
 
 #include "common/dtype.h"
 
-/** @param[out] out [n]. @param[in] in [n] bf16 bits */
+/** Exact. @param[out] out [n]. @param[in] in [n] bf16 bits. @param[in] n elements */
 static inline void bf16_to_floats(float *DKV_RESTRICT out, const uint16_t *DKV_RESTRICT in, int32_t n) {
 #pragma omp simd
   for (int32_t i = 0; i < n; ++i) out[i] = dkv_bits_float((uint32_t)in[i] << 16);
 }
 
-/** @param[out] out [n]. @param[in] in [n] f16 bits */
+/** Exact. @param[out] out [n]. @param[in] in [n] f16 bits. @param[in] n elements */
 static inline void f16_to_floats(float *DKV_RESTRICT out, const uint16_t *DKV_RESTRICT in, int32_t n) {
 #pragma omp simd
   for (int32_t i = 0; i < n; ++i) {
@@ -31,7 +31,7 @@ static inline void f16_to_floats(float *DKV_RESTRICT out, const uint16_t *DKV_RE
   }
 }
 
-/** Rounds to the nearest, ties to even. @param[out] out [n] bf16 bits. @param[in] in [n] */
+/** Rounds to the nearest, ties to even. @param[out] out [n] bf16 bits. @param[in] in [n]. @param[in] n elements */
 static inline void floats_to_bf16(uint16_t *DKV_RESTRICT out, const float *DKV_RESTRICT in, int32_t n) {
 #pragma omp simd
   for (int32_t i = 0; i < n; ++i) {
@@ -40,7 +40,7 @@ static inline void floats_to_bf16(uint16_t *DKV_RESTRICT out, const float *DKV_R
   }
 }
 
-/** Rounds to the nearest, ties to even. @param[out] out [n] f16 bits. @param[in] in [n] */
+/** Rounds to the nearest, ties to even. @param[out] out [n] f16 bits. @param[in] in [n]. @param[in] n elements */
 static inline void floats_to_f16(uint16_t *DKV_RESTRICT out, const float *DKV_RESTRICT in, int32_t n) {
 #pragma omp simd
   for (int32_t i = 0; i < n; ++i) {
