@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "tests/support/expect.h"
+#include "tests/support/memory.h"
 
 /** Prints what was skipped and what failed, and remembers the failures. */
 static void note(void *context, const dkv_suite_line *line) {
@@ -31,6 +32,8 @@ static void obey(const char *law) {
   EXPECT_OK(dkv_backend_find(&ref, "ref"));
   for (int i = 0; dkv_backend_names[i] != NULL; ++i) {
     if (dkv_backend_find(&backend, dkv_backend_names[i]) != DKV_OK) continue; /* the last test says why */
+    bool slow = backend == ref && under_sanitizer(); /* the definition has one loop nest: one law walks all of it */
+    if (slow && strcmp(law, "definition") != 0 && strcmp(law, "refuse") != 0) continue;
     dkv_suite_total total;
     EXPECT_OK(dkv_suite_run(&total, backend, ref, &(dkv_suite_options){.law = law, .seed = SEED}, note, NULL));
     cr_assert(total.failed == 0, "%s: %d of %d checks failed on %s, seed %d; see the lines above", law, total.failed,

@@ -49,8 +49,8 @@ static bool repeats_on(dkv_check *check, int32_t index, int32_t head_shape) {
 }
 
 void dkv_law_repeat(dkv_check *check) {
-  static const int32_t layouts[] = {6, 11, 17, 20};
-  for (int32_t n = 0; n < 4; ++n) {
+  static const int32_t layouts[] = {6, 11, 17};
+  for (int32_t n = 0; n < 3; ++n) {
     if (!repeats_on(check, layouts[n], n)) return;
   }
 }

@@ -86,9 +86,10 @@ static bool folds(dkv_check *check, int32_t index) {
 }
 
 void dkv_law_fold(dkv_check *check) {
-  /* The layouts of many one-token responses replicate a prompt hundreds of times: as slow as the paper says. */
-  for (int32_t i = 2; i < dkv_suite_layout_count(); i += 2) {
-    if (!folds(check, i)) return;
+  /* Layouts of a moderate replica: 200 one-token responses would repeat their prompt 200 times. */
+  static const int32_t layouts[] = {2, 4, 5, 7, 8, 11, 12, 13, 15, 18};
+  for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; ++i) {
+    if (!folds(check, layouts[i])) return;
   }
 }
 

@@ -21,6 +21,8 @@
 #define UNDER_SANITIZER 0
 #endif
 
+bool under_sanitizer(void) { return UNDER_SANITIZER; }
+
 bool limit_memory(size_t more) {
   unsigned long pages = 0;
   FILE *statm = fopen("/proc/self/statm", "r");

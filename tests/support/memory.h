@@ -17,4 +17,7 @@
  */
 bool limit_memory(size_t more);
 
+/** Was this built with the address sanitizer? Then everything is some ten times slower. @return the answer */
+bool under_sanitizer(void);
+
 #endif
