@@ -126,13 +126,15 @@ __device__ __forceinline__ void load_queries(shared_memory<D> &shared, const arg
 }
 
 /**
- * The producer thread: item after item, always as far ahead as there are free stages.  Order: K0 Q K1 V0 K2 V1 ...; the
- * next item is drawn before the last V, so that its number has arrived when it is needed.
+ * The producer thread: item after item, always as far ahead as there are free stages, in the order K0 Q K1 V0 K2 V1 ...
+ * The next item is drawn at the start of this one, its tile read before the last V: neither is waited for.
  */
 template <int D> __device__ __forceinline__ void produce(shared_memory<D> &shared, const arguments &a) {
   rings<D> ring;
   const uint32_t sharing = (uint32_t)(a.heads / a.kv_heads), per_kv_head = (uint32_t)a.work.tile_count * sharing;
-  for (uint32_t number = blockIdx.x;;) {
+  uint32_t number = blockIdx.x;
+  dkv_query_tile tile = a.work.tiles[number % per_kv_head / sharing];
+  for (;;) {
     dkv_mbarrier_wait(dkv_shared_address(&shared.q_empty[ring.q.stage]), ring.q.parity ^ 1);
     if (number >= a.items) {
       shared.items[ring.q.stage].row = -1;
@@ -140,7 +142,9 @@ template <int D> __device__ __forceinline__ void produce(shared_memory<D> &share
       return;
     }
     const int32_t kv_head = (int32_t)(number / per_kv_head);
-    const dkv_query_tile tile = a.work.tiles[number % per_kv_head / sharing];
+    /* the first items are drawn by block number; all blocks together draw `items` times, which brings the counter to 0
+     */
+    const uint32_t following = gridDim.x + atomicInc(a.work.counter, a.items - 1);
     key_walk walk = {a.work.runs + tile.run, 0, 0};
     int32_t row = walk.next();
     load_keys(shared, a, ring, row, kv_head, true);
@@ -153,7 +157,8 @@ template <int D> __device__ __forceinline__ void produce(shared_memory<D> &share
       load_keys(shared, a, ring, row, kv_head, step < tile.masked);
       load_values(shared, a, ring, previous, kv_head);
     }
-    number = gridDim.x + atomicInc(a.work.counter, a.items - 1); /* all CTAs together draw `items` times: back to 0 */
+    number = following;
+    tile = a.work.tiles[number % per_kv_head / sharing];
     load_values(shared, a, ring, row, kv_head);
   }
 }
@@ -202,13 +207,16 @@ __device__ __forceinline__ void step(shared_memory<D> &shared, state<D> &x, ring
   dkv_mbarrier_wait(dkv_shared_address(&shared.v_full[v_stage]), ring.v.parity);
   dkv_wgmma_fence();
   issue_values<T>(x, dkv_shared_address(shared.v[v_stage]));
-  dkv_wgmma_wait<0>();
-  pin(x);
-  release(&shared.v_empty[v_stage]);
-  ring.v.next();
+  dkv_wgmma_wait<1>(); /* the scores are there: the next keys may come while P V runs */
+  dkv_pin(x.s);
   if constexpr (masked) hide_and_release(shared, x, k_stage, row);
   else release(&shared.k_empty[k_stage]);
   ring.k.next();
+  dkv_wgmma_wait<0>();
+  dkv_pin(x.p);
+  dkv_pin(x.o);
+  release(&shared.v_empty[v_stage]);
+  ring.v.next();
   soften<T>(x, c);
 }
 

@@ -6,6 +6,7 @@
  *     fwd_driver few [wgmma]      two layouts only: for compute-sanitizer
  *     fwd_driver once [wgmma]     one launch on 28,4096,2048: for a profiler
  *     fwd_driver types [wgmma]    bf16 and f16 in turn on one shape: the same work at the same heat
+ *     fwd_driver small [wgmma]    a small problem: time of a call on the host and on the device
  *     fwd_driver bench [wgmma]    useful TFLOP/s on the issue's shapes; a line of JSON each
  *
  * Exit code 1 when a check failed.  Read before: fwd_setup.cuh.
@@ -177,6 +178,32 @@ static void bench_all(int check) {
   bench("28,16384,2048", group(16384, 28, 2048, 0), 64, DKV_F16, check);
 }
 
+/** A small problem, launched many times without waiting: what a call costs the host, and what it costs the device. */
+static void bench_small(void) {
+  enum { CALLS = 400 };
+  setup s;
+  s.layout = group(512, 8, 128, 0);
+  make(&s, 32, 8, 128, DKV_BF16, 0.09);
+  run(&s);
+  cudaEvent_t begin, end;
+  CUDA_MUST(cudaEventCreate(&begin));
+  CUDA_MUST(cudaEventCreate(&end));
+  struct timespec from, to;
+  CUDA_MUST(cudaEventRecord(begin));
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  for (int i = 0; i < CALLS; ++i) must(kernel.run(&s.a), "run");
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  CUDA_MUST(cudaEventRecord(end));
+  CUDA_MUST(cudaEventSynchronize(end));
+  float ms = 0;
+  CUDA_MUST(cudaEventElapsedTime(&ms, begin, end));
+  const double host = (double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) * 1e-3;
+  printf("{\"kernel\": \"%s\", \"shape\": \"8,512,128\", \"calls\": %d, \"host_us\": %.2f, \"device_us\": %.2f}\n",
+         kernel.name, CALLS, host / CALLS, ms * 1e3 / CALLS);
+  judge(&s, "8,512,128", 96);
+  drop(&s);
+}
+
 int main(int argc, char **argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const char *mode = argc > 1 ? argv[1] : "check";
@@ -189,6 +216,7 @@ int main(int argc, char **argv) {
       bench("28,16384,2048", group(16384, 28, 2048, 0), 128, DKV_BF16, 1);
       bench("28,16384,2048", group(16384, 28, 2048, 0), 128, DKV_F16, 1);
     }
+  else if (strcmp(mode, "small") == 0) bench_small();
   else if (strcmp(mode, "once") == 0) {
     setup s;
     s.layout = group(4096, 28, 2048, 0);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu/runtime/device.h"
 #include "tests/gpu/sampled_reference.cuh"
