@@ -259,6 +259,27 @@ Test(attention_cpu, ignores_a_sibling_of_huge_numbers_to_the_last_bit) {
   }
 }
 
+/* From q to dk, scores up to 150: f32 gradients keep their bound although neither scores nor lse fit a float. */
+Test(attention_cpu, keeps_the_bound_of_f32_gradients_at_scores_of_hundreds) {
+  const dkv_random_spec specs[] = {
+      {2, 1, 64, 0, DKV_F32, 40, 6}, {6, 2, 40, 0, DKV_F32, 40, 7}, {2, 2, 128, 0, DKV_F32, 30, 8}};
+  for (size_t i = 0; i < sizeof specs / sizeof specs[0]; ++i) {
+    dkv_layout layout;
+    dkv_problem p, exact;
+    dkv_results got, want;
+    EXPECT_OK(dkv_layout_group(&layout, 40 + 100 * (int32_t)i, 2, (const int32_t[]){25, 130}));
+    EXPECT_OK(dkv_problem_random(&p, &layout, &specs[i]));
+    EXPECT_OK(dkv_problem_cast(&exact, &p, DKV_F64));
+    name_it(&p, 0, "large scores", (int64_t)i);
+    EXPECT_OK(dkv_execute(&got, find("cpu"), &p, NULL));
+    EXPECT_OK(dkv_execute(&want, find("ref"), &exact, NULL));
+    for (dkv_result r = DKV_DQ; r <= DKV_DV; ++r) expect_close(&p, r, got.data[r], p.dtype, want.data[r]);
+    free_all(&got, &want, &p);
+    dkv_problem_free(&exact);
+    dkv_layout_free(&layout);
+  }
+}
+
 Test(attention_cpu, survives_scores_of_1e30) {
   dkv_random_spec spec = {.heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DKV_F32, .gain = 1e30, .seed = 5};
   dkv_problem p;

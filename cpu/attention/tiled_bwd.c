@@ -12,13 +12,11 @@
  * dq belongs to the query tile; dk and dv of a prompt belong to everybody.  Each query tile works out its contribution
  * alone and then adds it when it is its turn: turn[key tile] counts up through the query tiles that see the key tile.
  *
- *     key tile 0:  query tile 0, then 1, then 2, ...         a fixed order of additions: the same bits for any number
- * of key tile 1:                query tile 1, then 2, ...   threads, and no copy of dk and dv per thread
+ *     key tile 0:  query tile 0, then 1, then 2, ...       a fixed order of additions: the same bits for any number of
+ *     key tile 1:                query tile 1, then 2, ... threads, and no copy of dk and dv per thread
  *
  * Tiles are handed out in ascending order, so the tile that somebody waits for is always being worked on: no deadlock.
- *
- * Workspace: tiles of each thread, the turns, and for 16-bit storage dk and dv in f32 (rounded once, by the last in
- * turn).
+ * Workspace: tiles of each thread, the turns, and for 16-bit storage dk and dv in f32 (rounded once, by the last).
  *
  * Read before: tiled_fwd.c, ref_bwd.c.  Read next: counted.c.
  */
@@ -27,7 +25,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "cpu/attention/tile.h"
+#include "cpu/attention/fine.h"
 #include "cpu/host.h"
 #include "cpu/vector_exp.h"
 
@@ -42,11 +40,13 @@ struct scratch {
   float *q_rows, *dout_rows; /**< [C][L][CHUNK] the same as rows, in chunks */
   float *dq;                 /**< [panels][D][DKV_PANEL] sum so far, transposed */
   float *lse, *delta;        /**< [L] */
+  float *shift;              /**< [L] what is taken off a score before exp: lse, or 0 for a row with fine scores */
   float *k, *v;              /**< [DKV_KEYS][D] */
   float *k_columns;          /**< [D / DKV_MR][DKV_COLUMN_BLOCK] columns in blocks */
   float *s;                  /**< [DKV_KEYS][L] scores, then weights P */
   float *ds;                 /**< [DKV_KEYS][L] dP, then dS */
   float *dk, *dv;            /**< [DKV_KEYS][C CHUNK] contribution of this query tile */
+  bool fine;                 /**< some row has large scores: s - lse is taken in double, see fine.h */
 };
 
 /** Sizes of a call, and what all threads share. */
@@ -75,6 +75,7 @@ static size_t cut_scratch(struct scratch *out, float *memory, const struct call 
               {&out->dq, L * D},
               {&out->lse, L},
               {&out->delta, L},
+              {&out->shift, L},
               {&out->k, DKV_KEYS * D},
               {&out->v, DKV_KEYS * D},
               {&out->k_columns, D / DKV_MR * DKV_COLUMN_BLOCK},
@@ -165,11 +166,87 @@ static void load_row_numbers(const struct call *call, const struct query_tile *t
   }
 }
 
-/** P = exp(S - lse), dS = P (dP - delta) for one vector of lanes. @param[in,out] s, ds [keys][stride] */
-static void weights_and_ds(float *s, float *ds, size_t stride, int32_t keys, const float *lse, const float *delta) {
-  const dkv_vec shift = vec_load(lse), row_delta = vec_load(delta);
+/** S = K Q^T of one panel for `keys` keys; S - lse for rows with fine scores. @param[in] k, q first key and first lane
+ */
+static void score_panel(const struct call *call, const struct scratch *t, int nv, int32_t panel, int32_t keys,
+                        const float *k, float *s, struct rows_ahead *ahead) {
+  const int32_t D = call->p->head_dim;
+  const float *q = t->q + (size_t)panel * (size_t)D * DKV_PANEL;
+  product(nv, PRODUCT_SET, keys, (struct product_left){k, (size_t)D, 1}, DKV_MR * (size_t)D,
+          (struct product_right){q, DKV_PANEL}, D, s, (size_t)call->lanes, NULL, ahead);
+  const int lane = panel * DKV_PANEL;
+  if (t->fine) fine_scores(s, (size_t)call->lanes, k, q, keys, D, t->lse + lane, t->shift + lane);
+}
+
+/** Adds the weights of one panel against the loaded keys [j0, j1), and weights times dP, to the lanes' two sums. */
+static void add_weights(const struct call *call, const struct query_tile *tile, int32_t panel, int32_t j0, int32_t j1,
+                        const struct scratch *t, float *sums, struct rows_ahead *ahead) {
+  const struct key_span span = span_of_keys(call->p->layout, tile, panel, j0, j1);
+  if (span.first == span.last) return;
+  const int nv = panel_vectors(tile, panel);
+  const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, first = (size_t)span.first;
+  const size_t transposed = (size_t)panel * D * DKV_PANEL, corner = first * L + (size_t)panel * DKV_PANEL;
+  const int32_t keys = span.last - span.first;
+  score_panel(call, t, nv, panel, keys, t->k + first * D, t->s + corner, ahead);
+  product(nv, PRODUCT_SET, keys, (struct product_left){t->v + first * D, D, 1}, DKV_MR * D,
+          (struct product_right){t->dout + transposed, DKV_PANEL}, (int32_t)D, t->ds + corner, L, NULL, ahead);
+  for (int32_t key = span.first; key < span.last; ++key) {
+    int32_t lo = 0, hi = DKV_PANEL, j = j0 + key;
+    if (j >= call->p->layout->rows) hi = 0;
+    else if (span.masked) visible_lanes(tile, panel, j, call->p->layout->end[j], &lo, &hi);
+    for (int v = 0; v < nv; ++v) {
+      const size_t lane = (size_t)(panel * DKV_PANEL + v * DKV_LANES), at = (size_t)key * L + lane;
+      const dkv_vec zero = vec_set(0.0f), dp = vec_load(t->ds + at);
+      const dkv_vec weight = vec_keep(vec_exp(vec_sub(vec_load(t->s + at), vec_load(t->shift + lane))),
+                                      lo - v * DKV_LANES, hi - v * DKV_LANES, zero);
+      vec_store(sums + lane, vec_add(vec_load(sums + lane), weight));
+      vec_store(sums + L + lane,
+                vec_fma(weight, vec_keep(dp, lo - v * DKV_LANES, hi - v * DKV_LANES, zero), vec_load(sums + L + lane)));
+    }
+  }
+}
+
+/**
+ * For rows with large scores, one more pass takes the row's sums from the fine scores: of P, by which dout and delta
+ * are divided (which divides every weight and costs nothing in the loop over keys), and of P dP, which is delta.
+ */
+static void mend_coarse_lse(const struct call *call, const struct query_tile *tile, int32_t k_head, struct scratch *t) {
+  const dkv_attention *p = call->p;
+  const int32_t D = p->head_dim, L = call->lanes;
+  float *const sums = t->dq; /* not in use yet */
+  t->fine = false;
+  for (int32_t lane = 0; lane < tile->panels * DKV_PANEL; ++lane) {
+    const bool fine = p->dtype == DKV_F32 && lse_is_coarse(t->lse[lane]);
+    t->shift[lane] = fine ? 0.0f : t->lse[lane];
+    t->fine |= fine;
+  }
+  if (!t->fine) return;
+  memset(sums, 0, 2 * (size_t)L * sizeof(float));
+  for (int32_t j0 = next_key_tile(p->layout, tile, 0); j0 < tile->i1;
+       j0 = next_key_tile(p->layout, tile, j0 + DKV_KEYS)) {
+    const int32_t j1 = (int32_t)dkv_min((int64_t)j0 + DKV_KEYS, p->layout->rows);
+    struct rows_ahead ahead = {.rows = 0};
+    load_keys(t->k, p->k, p, k_head, j0, j1);
+    load_keys(t->v, p->v, p, k_head, j0, j1);
+    for (int32_t panel = 0; panel < tile->panels; ++panel) add_weights(call, tile, panel, j0, j1, t, sums, &ahead);
+  }
+  for (int32_t lane = 0; lane < tile->lanes; ++lane) {
+    if (t->shift[lane] == t->lse[lane]) continue; /* bits do not depend on the rows beside it */
+    const float factor = 1.0f / sums[lane];
+    float *column = t->dout + (size_t)(lane / DKV_PANEL) * (size_t)D * DKV_PANEL + lane % DKV_PANEL;
+    for (int32_t d = 0; d < D; ++d) column[d * DKV_PANEL] *= factor;
+    for (int32_t chunk = 0; chunk < call->chunks; ++chunk)
+      for (int32_t d = 0; d < CHUNK; ++d)
+        t->dout_rows[((size_t)chunk * (size_t)L + (size_t)lane) * CHUNK + (size_t)d] *= factor;
+    t->delta[lane] = sums[L + lane] * factor * factor;
+  }
+}
+
+/** P = exp(S - lse), dS = P (dP - delta) for one vector of lanes. @param[in] shift lse, or 0 where it is off already */
+static void weights_and_ds(float *s, float *ds, size_t stride, int32_t keys, const float *shift, const float *delta) {
+  const dkv_vec row_shift = vec_load(shift), row_delta = vec_load(delta);
   for (int32_t key = 0; key < keys; ++key, s += stride, ds += stride) {
-    const dkv_vec weight = vec_exp(vec_sub(vec_load(s), shift));
+    const dkv_vec weight = vec_exp(vec_sub(vec_load(s), row_shift));
     vec_store(s, weight);
     vec_store(ds, vec_mul(weight, vec_sub(vec_load(ds), row_delta)));
   }
@@ -203,14 +280,13 @@ static void differentiate_panel(const struct call *call, const struct query_tile
   const int32_t keys = span.last - span.first, dim = call->p->head_dim;
 
   /* S = K Q^T,  dP = V dO^T */
-  product(nv, PRODUCT_SET, keys, (struct product_left){t->k + first * D, D, 1}, DKV_MR * D,
-          (struct product_right){t->q + transposed, DKV_PANEL}, dim, t->s + corner, L, NULL, ahead);
+  score_panel(call, t, nv, panel, keys, t->k + first * D, t->s + corner, ahead);
   product(nv, PRODUCT_SET, keys, (struct product_left){t->v + first * D, D, 1}, DKV_MR * D,
           (struct product_right){t->dout + transposed, DKV_PANEL}, dim, t->ds + corner, L, NULL, ahead);
   for (int v = 0; v < nv; ++v) {
     const size_t column = corner + (size_t)v * DKV_LANES;
     const int lane = panel * DKV_PANEL + v * DKV_LANES;
-    weights_and_ds(t->s + column, t->ds + column, L, keys, t->lse + lane, t->delta + lane);
+    weights_and_ds(t->s + column, t->ds + column, L, keys, t->shift + lane, t->delta + lane);
   }
   if (span.masked) mask_weights(call, tile, panel, j0, span, t);
   /* dQ^T += K^T dS */
@@ -255,7 +331,7 @@ static void add_rows(const struct call *call, float *sum, void *out, const float
 }
 
 /** One query tile of one key head: dq, and its turn at every key tile that it sees. */
-static void differentiate_tile(const struct call *call, int32_t index, int32_t k_head, const struct scratch *t) {
+static void differentiate_tile(const struct call *call, int32_t index, int32_t k_head, struct scratch *t) {
   const dkv_attention *p = call->p;
   const struct query_tile tile = cut_query_tile(p, call->rows, index);
   const int32_t D = p->head_dim, L = tile.panels * DKV_PANEL;
@@ -264,6 +340,7 @@ static void differentiate_tile(const struct call *call, int32_t index, int32_t k
   load_row_chunks(t->q_rows, p->q, call, &tile, k_head, (float)p->scale);
   load_row_chunks(t->dout_rows, p->dout, call, &tile, k_head, 1.0f);
   load_row_numbers(call, &tile, k_head, t);
+  mend_coarse_lse(call, &tile, k_head, t);
   memset(t->dq, 0, (size_t)L * (size_t)D * sizeof(float));
 
   for (int32_t next, j0 = next_key_tile(p->layout, &tile, 0); j0 < tile.i1; j0 = next) {
