@@ -43,13 +43,12 @@ static void gpu_library_path(char *out, size_t bytes) {
     snprintf(out, bytes, "%s", chosen);
     return;
   }
-  const char *self = dladdr(&anchor, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "";
-  const char *slash = strrchr(self, '/');
+  char *self = dladdr(&anchor, &info) != 0 && info.dli_fname != NULL ? realpath(info.dli_fname, NULL) : NULL;
+  const char *slash = self != NULL ? strrchr(self, '/') : NULL;
   /* A path without a slash would make dlopen search the system's folders, so "." is spelt out. */
-  if (slash == NULL)
-    snprintf(out, bytes, "./%s", name);
-  else
-    snprintf(out, bytes, "%.*s/%s", (int)(slash - self), self, name);
+  if (slash == NULL) snprintf(out, bytes, "./%s", name);
+  else snprintf(out, bytes, "%.*s/%s", (int)(slash - self), self, name);
+  free(self);
 }
 
 static dkv_status open_gpu_library(void) {
