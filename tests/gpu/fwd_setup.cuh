@@ -125,58 +125,94 @@ static float element(const void *host, size_t i, dkv_dtype dtype) {
   return dtype == DKV_BF16 ? dkv_bf16_to_float(bits) : dkv_f16_to_float(bits);
 }
 
-/** Judges o and lse of `count` pairs against the reference; all rows and heads when count is 0. */
-static void judge(setup *s, const char *name, int count) {
+/** The pairs to judge, what the kernel gave for them, and what the reference says. */
+struct verdicts {
+  int count;
+  reference_pair *pairs;
+  uint16_t *got;   /**< [count][D] */
+  float *got_lse;  /**< [count] */
+  double *o, *lse; /**< [count][D], [count] */
+};
+
+/** Chooses `count` pairs, an eighth of them at the end of T; all rows and heads when count is 0. */
+static void choose_pairs(verdicts *v, const setup *s, int count) {
+  const int64_t rows = s->layout.rows;
+  const int heads = s->a.heads, dim = s->a.head_dim;
+  v->count = count == 0 ? (int)(rows * heads) : count;
+  const size_t n = (size_t)v->count;
+  v->pairs = (reference_pair *)malloc(sizeof(reference_pair) * n);
+  v->got = (uint16_t *)malloc(2 * n * dim);
+  v->got_lse = (float *)malloc(4 * n);
+  v->o = (double *)malloc(sizeof(double) * n * dim);
+  v->lse = (double *)malloc(sizeof(double) * n);
+  for (int p = 0; p < v->count; ++p) {
+    const int64_t late = rows - 1 - p * 3 % rows;
+    if (count == 0) v->pairs[p] = {p / heads, p % heads};
+    else v->pairs[p] = {(int32_t)(p < count / 8 ? late : draw() % rows), (int32_t)(draw() % heads)};
+  }
+}
+
+/** Runs the reference on the pairs. */
+static void refer(verdicts *v, const setup *s) {
   const dkv_attention *a = &s->a;
   const int64_t rows = s->layout.rows;
-  const int dim = a->head_dim, all = count == 0;
-  if (all) count = (int)(rows * a->heads);
-  reference_pair *pairs = (reference_pair *)malloc(sizeof(reference_pair) * (size_t)count);
-  for (int p = 0; p < count; ++p) {
-    if (all) pairs[p] = {(int32_t)(p / a->heads), p % a->heads};
-    else
-      pairs[p] = {p < count / 8 ? (int32_t)(rows - 1 - p * 3 % rows) : (int32_t)(draw() % rows),
-                  (int32_t)(draw() % a->heads)};
-  }
-  const int blocks = rows > 20000 ? 264 : 1056;
-  reference_pair *d_pairs = (reference_pair *)device(sizeof(reference_pair) * (size_t)count);
+  const int blocks = rows > 20000 ? 264 : 1056, dim = a->head_dim;
+  const size_t n = (size_t)v->count;
+  reference_pair *pairs = (reference_pair *)device(sizeof(reference_pair) * n);
   double *scratch = (double *)device(sizeof(double) * (size_t)(blocks * rows));
-  double *d_o = (double *)device(sizeof(double) * (size_t)count * dim),
-         *d_lse = (double *)device(sizeof(double) * (size_t)count);
-  CUDA_MUST(cudaMemcpy(d_pairs, pairs, sizeof(reference_pair) * (size_t)count, cudaMemcpyHostToDevice));
-  if (a->dtype == DKV_BF16)
-    reference_forward<<<blocks, 128>>>((const __nv_bfloat16 *)a->q, (const __nv_bfloat16 *)a->k,
-                                       (const __nv_bfloat16 *)a->v, s->end, d_pairs, count, a->heads, a->kv_heads, dim,
-                                       a->scale, scratch, rows, d_o, d_lse);
-  else
-    reference_forward<<<blocks, 128>>>((const __half *)a->q, (const __half *)a->k, (const __half *)a->v, s->end,
-                                       d_pairs, count, a->heads, a->kv_heads, dim, a->scale, scratch, rows, d_o, d_lse);
-  double *o = (double *)malloc(sizeof(double) * (size_t)count * dim),
-         *lse = (double *)malloc(sizeof(double) * (size_t)count);
-  CUDA_MUST(cudaMemcpy(o, d_o, sizeof(double) * (size_t)count * dim, cudaMemcpyDeviceToHost));
-  CUDA_MUST(cudaMemcpy(lse, d_lse, sizeof(double) * (size_t)count, cudaMemcpyDeviceToHost));
-  uint16_t *got = (uint16_t *)malloc(2 * (size_t)count * dim);
-  float *got_lse = (float *)malloc(4 * (size_t)count);
-  if (all) {
-    CUDA_MUST(cudaMemcpy(got, a->o, 2 * (size_t)count * dim, cudaMemcpyDeviceToHost));
-    float *t = (float *)malloc(4 * (size_t)count);
-    CUDA_MUST(cudaMemcpy(t, a->lse, 4 * (size_t)count, cudaMemcpyDeviceToHost));
-    for (int p = 0; p < count; ++p) got_lse[p] = t[(int64_t)pairs[p].head * rows + pairs[p].row];
-    free(t);
-  } else
-    for (int p = 0; p < count; ++p) {
-      const int64_t at = dkv_offset(pairs[p].row, pairs[p].head, a->heads, dim);
-      CUDA_MUST(
-          cudaMemcpy(got + (int64_t)p * dim, (const uint16_t *)a->o + at, 2 * (size_t)dim, cudaMemcpyDeviceToHost));
-      CUDA_MUST(cudaMemcpy(got_lse + p, (const float *)a->lse + (int64_t)pairs[p].head * rows + pairs[p].row, 4,
-                           cudaMemcpyDeviceToHost));
+  double *o = (double *)device(sizeof(double) * n * dim), *lse = (double *)device(sizeof(double) * n);
+  CUDA_MUST(cudaMemcpy(pairs, v->pairs, sizeof(reference_pair) * n, cudaMemcpyHostToDevice));
+  if (a->dtype == DKV_BF16) {
+    typedef const __nv_bfloat16 *in;
+    reference_forward<<<blocks, 128>>>((in)a->q, (in)a->k, (in)a->v, s->end, pairs, v->count, a->heads, a->kv_heads,
+                                       dim, a->scale, scratch, rows, o, lse);
+  } else {
+    typedef const __half *in;
+    reference_forward<<<blocks, 128>>>((in)a->q, (in)a->k, (in)a->v, s->end, pairs, v->count, a->heads, a->kv_heads,
+                                       dim, a->scale, scratch, rows, o, lse);
+  }
+  CUDA_MUST(cudaMemcpy(v->o, o, sizeof(double) * n * dim, cudaMemcpyDeviceToHost));
+  CUDA_MUST(cudaMemcpy(v->lse, lse, sizeof(double) * n, cudaMemcpyDeviceToHost));
+  void *all[] = {pairs, scratch, o, lse};
+  for (void *p : all) CUDA_MUST(cudaFree(p));
+}
+
+/** Copies what the kernel gave for the pairs; in one piece when they are all pairs in order. */
+static void fetch(verdicts *v, const setup *s) {
+  const dkv_attention *a = &s->a;
+  const int64_t rows = s->layout.rows;
+  const size_t dim = (size_t)a->head_dim;
+  const float *lse = (const float *)a->lse;
+  const bool all = (int64_t)v->count == rows * a->heads;
+  if (all) CUDA_MUST(cudaMemcpy(v->got, a->o, 2 * (size_t)v->count * dim, cudaMemcpyDeviceToHost));
+  float *table = (float *)malloc(4 * (size_t)v->count);
+  if (all) CUDA_MUST(cudaMemcpy(table, lse, 4 * (size_t)v->count, cudaMemcpyDeviceToHost));
+  for (int p = 0; p < v->count; ++p) {
+    const int64_t at = dkv_offset(v->pairs[p].row, v->pairs[p].head, a->heads, a->head_dim);
+    const int64_t lse_at = (int64_t)v->pairs[p].head * rows + v->pairs[p].row;
+    if (all) {
+      v->got_lse[p] = table[lse_at];
+      continue;
     }
+    CUDA_MUST(cudaMemcpy(v->got + p * dim, (const uint16_t *)a->o + at, 2 * dim, cudaMemcpyDeviceToHost));
+    CUDA_MUST(cudaMemcpy(v->got_lse + p, lse + lse_at, 4, cudaMemcpyDeviceToHost));
+  }
+  free(table);
+}
+
+/** Judges o and lse of `count` pairs against the reference; all rows and heads when count is 0. */
+static void judge(setup *s, const char *name, int count) {
+  const int dim = s->a.head_dim;
+  verdicts v;
+  choose_pairs(&v, s, count);
+  refer(&v, s);
+  fetch(&v, s);
   double error = 0, size = 0, worst = 0, worst_lse = 0;
   int worst_pair = 0, bad = 0;
-  for (int p = 0; p < count; ++p) {
+  for (int p = 0; p < v.count; ++p) {
     double e = 0, n = 0;
     for (int d = 0; d < dim; ++d) {
-      const double r = o[(int64_t)p * dim + d], g = element(got, (size_t)p * dim + d, a->dtype);
+      const double r = v.o[(int64_t)p * dim + d], g = element(v.got, (size_t)p * dim + d, s->a.dtype);
       if (!(fabs(g) < 1e30) && !bad++) worst_pair = p;
       e += (g - r) * (g - r);
       n += r * r;
@@ -184,19 +220,17 @@ static void judge(setup *s, const char *name, int count) {
     error += e;
     size += n;
     if (!(sqrt(e / (n + 1e-30)) <= worst) && !bad) worst = sqrt(e / (n + 1e-30)), worst_pair = p;
-    const double l = fabs(got_lse[p] - lse[p]) / (1 + fabs(lse[p]));
+    const double l = fabs(v.got_lse[p] - v.lse[p]) / (1 + fabs(v.lse[p]));
     if (!(l <= worst_lse)) worst_lse = l;
   }
-  const double bound = a->dtype == DKV_BF16 ? 3e-3 : 4e-4, relative = sqrt(error / size);
+  const double bound = s->a.dtype == DKV_BF16 ? 3e-3 : 4e-4, relative = sqrt(error / size);
   const int ok = !bad && relative <= bound && worst <= 10 * bound && worst_lse <= 1e-5;
   ok ? ++passed : ++failed;
-  printf("%s %-34s T %7lld H %2d/%2d D %3d %s  error %.2e  row %.2e (row %d head %d)  lse %.1e%s\n",
-         ok ? "pass" : "FAIL", name, (long long)rows, a->heads, a->kv_heads, dim, a->dtype == DKV_BF16 ? "bf16" : "f16",
-         relative, worst, pairs[worst_pair].row, pairs[worst_pair].head, worst_lse, bad ? "  NaN or infinity" : "");
-  void *host[] = {pairs, o, lse, got, got_lse};
-  for (void *p : host) free(p);
-  void *dev[] = {d_pairs, scratch, d_o, d_lse};
-  for (void *p : dev) CUDA_MUST(cudaFree(p));
+  printf("%s %-34s T %7d H %2d/%2d D %3d %s  error %.2e  row %.2e (row %d head %d)  lse %.1e%s\n", ok ? "pass" : "FAIL",
+         name, s->layout.rows, s->a.heads, s->a.kv_heads, dim, s->a.dtype == DKV_BF16 ? "bf16" : "f16", relative, worst,
+         v.pairs[worst_pair].row, v.pairs[worst_pair].head, worst_lse, bad ? "  NaN or infinity" : "");
+  void *all[] = {v.pairs, v.got, v.got_lse, v.o, v.lse};
+  for (void *p : all) free(p);
 }
 
 /** The guard rows after o and lse must still be NaN, bit for bit. */
