@@ -17,7 +17,7 @@ int dkv_cmd_sample(int argc, char *const *argv) {
   bool greedy = false;
   const struct dkv_flag flags[] = {
       {"checkpoint", DKV_FLAG_TEXT, &checkpoint, "DIR", "config.json and model.safetensors", 0, 0},
-      {"task", DKV_FLAG_TEXT, &name, "NAME", "sort or ledger", 0, 0},
+      {"task", DKV_FLAG_TEXT, &name, "NAME", "sort or missing", 0, 0},
       {"count", DKV_FLAG_INT, &count, "K", "prompts (5)", 1, 100000},
       {"greedy", DKV_FLAG_SWITCH, &greedy, NULL, "the most likely answer instead of a sample", 0, 0},
       {"temperature", DKV_FLAG_REAL, &temperature, "T", "logits are divided by it (1)", 0.001, 1000},

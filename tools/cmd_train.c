@@ -23,7 +23,7 @@ enum { FLAGS = 48 };
 static void list_flags(struct dkv_flag out[FLAGS], struct dkv_train_flags *f) {
   const struct dkv_flag list[] = {
       {NULL, DKV_FLAG_TITLE, NULL, NULL, "The run", 0, 0},
-      {"task", DKV_FLAG_TEXT, &f->task, "NAME", "sort or ledger", 0, 0},
+      {"task", DKV_FLAG_TEXT, &f->task, "NAME", "sort or missing", 0, 0},
       {"algorithm", DKV_FLAG_TEXT, &f->algorithm, "NAME", "grpo, dapo, dr_grpo, gspo or cispo (dapo)", 0, 0},
       {"layout", DKV_FLAG_TEXT, &f->layout, "NAME", "packed or replicated (packed)", 0, 0},
       {"checkpoint", DKV_FLAG_TEXT, &f->checkpoint, "DIR", "start from this model instead of a warm-up", 0, 0},
@@ -88,7 +88,7 @@ static dkv_status configure(struct dkv_training *s, const struct dkv_train_flags
   static const char *const layouts[] = {"packed", "replicated"}, *const dead[] = {"keep", "drop", "resample"};
   int layout = 0, policy = 0;
   dkv_train_config *c = &s->config;
-  DKV_REQUIRE(f->task != NULL, DKV_ERR_RANGE, "dualkv train: --task is missing; tasks are sort and ledger");
+  DKV_REQUIRE(f->task != NULL, DKV_ERR_RANGE, "dualkv train: --task is missing; tasks are sort and missing");
   DKV_TRY(dkv_task_find(&s->task, f->task));
   DKV_TRY(dkv_train_defaults(c, s->task, f->algorithm));
   DKV_TRY(choose(&layout, "layout", f->layout, layouts, 2));

@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-extern const dkv_task dkv_task_sort, dkv_task_ledger;
+extern const dkv_task dkv_task_sort, dkv_task_missing;
 
-const dkv_task *const dkv_tasks[] = {&dkv_task_sort, &dkv_task_ledger, NULL};
+const dkv_task *const dkv_tasks[] = {&dkv_task_sort, &dkv_task_missing, NULL};
 
 dkv_status dkv_task_find(const dkv_task **out, const char *name) {
   DKV_REQUIRE(out != NULL && name != NULL, DKV_ERR_NULL, "dkv_task_find: an argument is NULL");
@@ -17,5 +17,5 @@ dkv_status dkv_task_find(const dkv_task **out, const char *name) {
       *out = dkv_tasks[i];
       return DKV_OK;
     }
-  return dkv_fail(DKV_ERR_RANGE, "the task is \"%s\", but it must be one of sort, ledger", name);
+  return dkv_fail(DKV_ERR_RANGE, "the task is \"%s\", but it must be one of sort, missing", name);
 }

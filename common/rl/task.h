@@ -4,8 +4,8 @@
  *
  *     sort     ten worked examples "8315...>1358...;" show whether to sort upwards or downwards, then a query;
  *              answer: its ten digits, sorted
- *     ledger   a list of 52 entries "k4;" (a key, its digit) and twelve worked questions, then five keys;
- *              answer: their five digits
+ *     missing  ten worked lists of 21 letters "qzk...>behmy;" show in which order to name the five letters that a list
+ *              lacks, then a list; answer: its five missing letters
  *
  * Tokens are small integers with one printable character each (dkv_task.alphabet), so the prompt can be read.
  * Everything is a pure function of (seed, index): the same example whatever was skipped before it.
@@ -52,6 +52,7 @@ typedef struct dkv_task {
   int32_t end;          /**< token that ends a response */
   int32_t max_prompt;   /**< longest prompt */
   int32_t max_response; /**< longest response, end token included */
+  double noise;         /**< mistakes in each answer shown that make a good warm-up: samples right three times in ten */
   /** Writes example `index` of stream `seed`; noise >= 0 is the mean number of mistakes in each answer shown. */
   void (*generate)(dkv_example *out, uint64_t seed, uint64_t index, double noise);
   /** Judges `length` response tokens (end token included when there is one) against the example (made with noise 0). */

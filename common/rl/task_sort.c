@@ -57,5 +57,6 @@ const dkv_task dkv_task_sort = {.name = "sort",
                                 .end = END,
                                 .max_prompt = 232,
                                 .max_response = DIGITS + 1,
+                                .noise = 1.2,
                                 .generate = generate,
                                 .verify = verify};

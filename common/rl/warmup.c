@@ -22,7 +22,7 @@ dkv_warmup_config dkv_warmup_defaults(const dkv_task *task) {
   return (dkv_warmup_config){.task = task,
                              .seed = 1,
                              .examples = 16,
-                             .noise = 1.2,
+                             .noise = task->noise,
                              .schedule = {DKV_SCHEDULE_COSINE, 3e-3, 30, 500, 0.1},
                              .optimizer = dkv_optimizer_defaults()};
 }

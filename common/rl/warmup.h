@@ -52,7 +52,8 @@ typedef struct dkv_warmup {
   double seconds;           /**< spent in steps */
 } dkv_warmup;
 
-/** 500 steps of 16 demonstrations with 1.2 mistakes each, learning rate 3e-3, 30 warm-up steps, cosine to 10 %.
+/** 500 steps of 16 demonstrations with the task's number of mistakes, learning rate 3e-3, 30 warm-up steps, cosine to
+ * 10 %.
  * @param[in] task the task. @return the recipe. */
 dkv_warmup_config dkv_warmup_defaults(const dkv_task *task);
 
