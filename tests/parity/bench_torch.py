@@ -113,8 +113,8 @@ def main():
             for _ in range(args.turns):
                 numbers = [str(n) for n in SHAPES[name]]
                 ours.append(run([program, *numbers[:-1], layout, numbers[-1]], args.threads))
-                theirs.append(run([sys.executable, __file__, "--threads", str(args.threads), "--torch-side", name, layout],
-                                  args.threads))
+                side = ["--threads", str(args.threads), "--torch-side", name, layout]
+                theirs.append(run([sys.executable, __file__, *side], args.threads))
             c, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, theirs))
             c_mib, t_mib = (max(r["peak_mib"] for r in side) for side in (ours, theirs))
             shares = {k[6:]: statistics.median(r[k] for r in ours) for k in ours[0] if k.startswith("share_")}
