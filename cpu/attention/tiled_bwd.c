@@ -18,7 +18,7 @@
  * Tiles are handed out in ascending order, so the tile that somebody waits for is always being worked on: no deadlock.
  * Workspace: tiles of each thread, the turns, and for 16-bit storage dk and dv in f32 (rounded once, by the last).
  *
- * Read before: tiled_fwd.c, ref_bwd.c.  Read next: counted.c.
+ * Read before: tiled_fwd.c, ref_bwd.c, tiled_bwd.h.  Read next: fine.h, counted.c.
  */
 #include <math.h>
 #include <omp.h>
@@ -26,45 +26,15 @@
 #include <stdatomic.h>
 
 #include "cpu/attention/fine.h"
+#include "cpu/attention/tiled_bwd.h"
 #include "cpu/host.h"
 #include "cpu/vector_exp.h"
 
 DKV_DECLARE_KERNEL(cpu, bwd, tiled)
 
-/** Floats of a row of q or dout that a product of key gradients takes at once: two vectors. */
-#define CHUNK (2 * DKV_LANES)
-
-/** One thread's tiles. L = lanes rounded up to whole panels, C = chunks of a row. */
-struct scratch {
-  float *q, *dout;           /**< [panels][D][DKV_PANEL] c q and dout, transposed */
-  float *q_rows, *dout_rows; /**< [C][L][CHUNK] the same as rows, in chunks */
-  float *dq;                 /**< [panels][D][DKV_PANEL] sum so far, transposed */
-  float *lse, *delta;        /**< [L] */
-  float *shift;              /**< [L] what is taken off a score before exp: lse, or 0 for a row with fine scores */
-  float *k, *v;              /**< [DKV_KEYS][D] */
-  float *k_columns;          /**< [D / DKV_MR][DKV_COLUMN_BLOCK] columns in blocks */
-  float *s;                  /**< [DKV_KEYS][L] scores, then weights P */
-  float *ds;                 /**< [DKV_KEYS][L] dP, then dS */
-  float *dk, *dv;            /**< [DKV_KEYS][C CHUNK] contribution of this query tile */
-  bool fine;                 /**< some row has large scores: s - lse is taken in double, see fine.h */
-};
-
-/** Sizes of a call, and what all threads share. */
-struct call {
-  const dkv_attention *p;
-  int32_t rows;          /**< rows of a query tile */
-  int32_t lanes;         /**< L */
-  int32_t key_tiles;     /**< ceil(T / DKV_KEYS) */
-  int32_t chunks;        /**< C */
-  size_t scratch_floats; /**< of one thread */
-  size_t fixed_bytes;    /**< turns and sums */
-  _Atomic int32_t *turn; /**< [Hkv][key_tiles] query tile that may add next */
-  float *dk, *dv;        /**< [T][Hkv][D] sums: the outputs themselves when they are f32 */
-};
-
 /** Cuts a thread's memory into tiles. @return floats used (with memory NULL: floats needed) */
-static size_t cut_scratch(struct scratch *out, float *memory, const struct call *call) {
-  const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, width = (size_t)call->chunks * CHUNK;
+static size_t cut_scratch(struct bwd_scratch *out, float *memory, const struct bwd_call *call) {
+  const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, width = (size_t)call->chunks * DKV_CHUNK;
   const struct {
     float **part;
     size_t floats;
@@ -92,13 +62,13 @@ static size_t cut_scratch(struct scratch *out, float *memory, const struct call 
 }
 
 /** Works out the sizes; pointers are set when the problem has a workspace. */
-static struct call plan(const dkv_attention *p) {
+static struct bwd_call plan(const dkv_attention *p) {
   const int32_t group = p->heads / p->kv_heads, T = p->layout->rows;
-  struct call call = {.p = p, .rows = rows_of_tile(p, DKV_BWD_LANES), .dk = p->dk, .dv = p->dv};
+  struct bwd_call call = {.p = p, .rows = rows_of_tile(p, DKV_BWD_LANES), .dk = p->dk, .dv = p->dv};
   call.lanes = (int32_t)dkv_ceil_div((int64_t)call.rows * group, DKV_PANEL) * DKV_PANEL;
   call.key_tiles = (int32_t)dkv_ceil_div(T, DKV_KEYS);
-  call.chunks = (int32_t)dkv_ceil_div(p->head_dim, CHUNK);
-  struct scratch scratch;
+  call.chunks = (int32_t)dkv_ceil_div(p->head_dim, DKV_CHUNK);
+  struct bwd_scratch scratch;
   call.scratch_floats = cut_scratch(&scratch, NULL, &call);
   const size_t turns = ((size_t)p->kv_heads * (size_t)call.key_tiles + 63) / 64 * 64;
   const size_t sums = p->dtype == DKV_F32 ? 0 : (size_t)dkv_offset(T, 0, p->kv_heads, p->head_dim);
@@ -116,7 +86,7 @@ static struct call plan(const dkv_attention *p) {
 dkv_status dkv_cpu_bwd_tiled_workspace(const dkv_attention *problem, size_t *bytes) {
   DKV_REQUIRE(problem != NULL && bytes != NULL && problem->layout != NULL, DKV_ERR_NULL,
               "tiled backward: problem, layout and bytes must not be NULL");
-  const struct call call = plan(problem);
+  const struct bwd_call call = plan(problem);
   const size_t threads = (size_t)dkv_host_threads(problem->threads);
   *bytes = problem->layout->rows == 0 ? 0 : call.fixed_bytes + threads * call.scratch_floats * sizeof(float);
   return DKV_OK;
@@ -127,16 +97,17 @@ dkv_status dkv_cpu_bwd_tiled_prepare(const dkv_attention *problem) {
   return DKV_OK;
 }
 
-/** Stacked rows as they are, in chunks of CHUNK columns, zeros behind column D. @param[out] out [C][L][CHUNK] */
-static void load_row_chunks(float *out, const void *tensor, const struct call *call, const struct query_tile *tile,
+/** Stacked rows as they are, in chunks of DKV_CHUNK columns, zeros behind column D. @param[out] out [C][L][DKV_CHUNK]
+ */
+static void load_row_chunks(float *out, const void *tensor, const struct bwd_call *call, const struct query_tile *tile,
                             int32_t k_head, float factor) {
   const int32_t D = call->p->head_dim;
-  float row[DKV_MAX_HEAD_DIM + CHUNK] = {0};
+  float row[DKV_MAX_HEAD_DIM + DKV_CHUNK] = {0};
   for (int32_t lane = 0; lane < tile->lanes; ++lane) {
     load_floats(row, tensor, call->p->dtype, lane_offset(call->p, tile, k_head, lane), D);
     for (int32_t chunk = 0; chunk < call->chunks; ++chunk) {
-      float *at = out + ((size_t)chunk * (size_t)call->lanes + (size_t)lane) * CHUNK;
-      for (int32_t d = 0; d < CHUNK; ++d) at[d] = factor * row[chunk * CHUNK + d];
+      float *at = out + ((size_t)chunk * (size_t)call->lanes + (size_t)lane) * DKV_CHUNK;
+      for (int32_t d = 0; d < DKV_CHUNK; ++d) at[d] = factor * row[chunk * DKV_CHUNK + d];
     }
   }
 }
@@ -146,8 +117,8 @@ static void load_row_chunks(float *out, const void *tensor, const struct call *c
  * summed over d one by one, as the product dP is: a row that sees one key has o = v, hence dP - delta = 0 to the last
  * bit.
  */
-static void load_row_numbers(const struct call *call, const struct query_tile *tile, int32_t k_head,
-                             const struct scratch *t) {
+static void load_row_numbers(const struct bwd_call *call, const struct query_tile *tile, int32_t k_head,
+                             const struct bwd_scratch *t) {
   const dkv_attention *p = call->p;
   const size_t D = (size_t)p->head_dim;
   float *const o = t->dq; /* not in use yet */
@@ -166,82 +137,6 @@ static void load_row_numbers(const struct call *call, const struct query_tile *t
   }
 }
 
-/** S = K Q^T of one panel for `keys` keys; S - lse for rows with fine scores. @param[in] k, q first key and first lane
- */
-static void score_panel(const struct call *call, const struct scratch *t, int nv, int32_t panel, int32_t keys,
-                        const float *k, float *s, struct rows_ahead *ahead) {
-  const int32_t D = call->p->head_dim;
-  const float *q = t->q + (size_t)panel * (size_t)D * DKV_PANEL;
-  product(nv, PRODUCT_SET, keys, (struct product_left){k, (size_t)D, 1}, DKV_MR * (size_t)D,
-          (struct product_right){q, DKV_PANEL}, D, s, (size_t)call->lanes, NULL, ahead);
-  const int lane = panel * DKV_PANEL;
-  if (t->fine) fine_scores(s, (size_t)call->lanes, k, q, keys, D, t->lse + lane, t->shift + lane);
-}
-
-/** Adds the weights of one panel against the loaded keys [j0, j1), and weights times dP, to the lanes' two sums. */
-static void add_weights(const struct call *call, const struct query_tile *tile, int32_t panel, int32_t j0, int32_t j1,
-                        const struct scratch *t, float *sums, struct rows_ahead *ahead) {
-  const struct key_span span = span_of_keys(call->p->layout, tile, panel, j0, j1);
-  if (span.first == span.last) return;
-  const int nv = panel_vectors(tile, panel);
-  const size_t D = (size_t)call->p->head_dim, L = (size_t)call->lanes, first = (size_t)span.first;
-  const size_t transposed = (size_t)panel * D * DKV_PANEL, corner = first * L + (size_t)panel * DKV_PANEL;
-  const int32_t keys = span.last - span.first;
-  score_panel(call, t, nv, panel, keys, t->k + first * D, t->s + corner, ahead);
-  product(nv, PRODUCT_SET, keys, (struct product_left){t->v + first * D, D, 1}, DKV_MR * D,
-          (struct product_right){t->dout + transposed, DKV_PANEL}, (int32_t)D, t->ds + corner, L, NULL, ahead);
-  for (int32_t key = span.first; key < span.last; ++key) {
-    int32_t lo = 0, hi = DKV_PANEL, j = j0 + key;
-    if (j >= call->p->layout->rows) hi = 0;
-    else if (span.masked) visible_lanes(tile, panel, j, call->p->layout->end[j], &lo, &hi);
-    for (int v = 0; v < nv; ++v) {
-      const size_t lane = (size_t)(panel * DKV_PANEL + v * DKV_LANES), at = (size_t)key * L + lane;
-      const dkv_vec zero = vec_set(0.0f), dp = vec_load(t->ds + at);
-      const dkv_vec weight = vec_keep(vec_exp(vec_sub(vec_load(t->s + at), vec_load(t->shift + lane))),
-                                      lo - v * DKV_LANES, hi - v * DKV_LANES, zero);
-      vec_store(sums + lane, vec_add(vec_load(sums + lane), weight));
-      vec_store(sums + L + lane,
-                vec_fma(weight, vec_keep(dp, lo - v * DKV_LANES, hi - v * DKV_LANES, zero), vec_load(sums + L + lane)));
-    }
-  }
-}
-
-/**
- * For rows with large scores, one more pass takes the row's sums from the fine scores: of P, by which dout and delta
- * are divided (which divides every weight and costs nothing in the loop over keys), and of P dP, which is delta.
- */
-static void mend_coarse_lse(const struct call *call, const struct query_tile *tile, int32_t k_head, struct scratch *t) {
-  const dkv_attention *p = call->p;
-  const int32_t D = p->head_dim, L = call->lanes;
-  float *const sums = t->dq; /* not in use yet */
-  t->fine = false;
-  for (int32_t lane = 0; lane < tile->panels * DKV_PANEL; ++lane) {
-    const bool fine = p->dtype == DKV_F32 && lse_is_coarse(t->lse[lane]);
-    t->shift[lane] = fine ? 0.0f : t->lse[lane];
-    t->fine |= fine;
-  }
-  if (!t->fine) return;
-  memset(sums, 0, 2 * (size_t)L * sizeof(float));
-  for (int32_t j0 = next_key_tile(p->layout, tile, 0); j0 < tile->i1;
-       j0 = next_key_tile(p->layout, tile, j0 + DKV_KEYS)) {
-    const int32_t j1 = (int32_t)dkv_min((int64_t)j0 + DKV_KEYS, p->layout->rows);
-    struct rows_ahead ahead = {.rows = 0};
-    load_keys(t->k, p->k, p, k_head, j0, j1);
-    load_keys(t->v, p->v, p, k_head, j0, j1);
-    for (int32_t panel = 0; panel < tile->panels; ++panel) add_weights(call, tile, panel, j0, j1, t, sums, &ahead);
-  }
-  for (int32_t lane = 0; lane < tile->lanes; ++lane) {
-    if (t->shift[lane] == t->lse[lane]) continue; /* bits do not depend on the rows beside it */
-    const float factor = 1.0f / sums[lane];
-    float *column = t->dout + (size_t)(lane / DKV_PANEL) * (size_t)D * DKV_PANEL + lane % DKV_PANEL;
-    for (int32_t d = 0; d < D; ++d) column[d * DKV_PANEL] *= factor;
-    for (int32_t chunk = 0; chunk < call->chunks; ++chunk)
-      for (int32_t d = 0; d < CHUNK; ++d)
-        t->dout_rows[((size_t)chunk * (size_t)L + (size_t)lane) * CHUNK + (size_t)d] *= factor;
-    t->delta[lane] = sums[L + lane] * factor * factor;
-  }
-}
-
 /** P = exp(S - lse), dS = P (dP - delta) for one vector of lanes. @param[in] shift lse, or 0 where it is off already */
 static void weights_and_ds(float *s, float *ds, size_t stride, int32_t keys, const float *shift, const float *delta) {
   const dkv_vec row_shift = vec_load(shift), row_delta = vec_load(delta);
@@ -253,8 +148,8 @@ static void weights_and_ds(float *s, float *ds, size_t stride, int32_t keys, con
 }
 
 /** P and dS of pairs that the rule forbids become 0, whatever they were. */
-static void mask_weights(const struct call *call, const struct query_tile *tile, int32_t panel, int32_t j0,
-                         struct key_span span, const struct scratch *t) {
+static void mask_weights(const struct bwd_call *call, const struct query_tile *tile, int32_t panel, int32_t j0,
+                         struct key_span span, const struct bwd_scratch *t) {
   const dkv_layout *layout = call->p->layout;
   const dkv_vec zero = vec_set(0.0f);
   for (int32_t key = span.first; key < span.last; ++key) {
@@ -270,8 +165,8 @@ static void mask_weights(const struct call *call, const struct query_tile *tile,
 }
 
 /** One panel against the loaded keys [j0, j1): leaves P and dS, adds to dQ^T. */
-static void differentiate_panel(const struct call *call, const struct query_tile *tile, int32_t panel, int32_t j0,
-                                int32_t j1, const struct scratch *t, struct rows_ahead *ahead) {
+static void differentiate_panel(const struct bwd_call *call, const struct query_tile *tile, int32_t panel, int32_t j0,
+                                int32_t j1, const struct bwd_scratch *t, struct rows_ahead *ahead) {
   const struct key_span span = span_of_keys(call->p->layout, tile, panel, j0, j1);
   if (span.first == span.last) return;
   const int nv = panel_vectors(tile, panel);
@@ -295,10 +190,10 @@ static void differentiate_panel(const struct call *call, const struct query_tile
 }
 
 /** dV = P dO, dK = dS Q: what this query tile adds to keys [j0, j1). Each block of keys has one interval of lanes. */
-static void contribute(const struct call *call, const struct query_tile *tile, int32_t k_head, int32_t j0, int32_t j1,
-                       const struct scratch *t) {
+static void contribute(const struct bwd_call *call, const struct query_tile *tile, int32_t k_head, int32_t j0,
+                       int32_t j1, const struct bwd_scratch *t) {
   struct rows_ahead ahead = keys_ahead(call->dk, call->dv, sizeof(float), call->p, k_head, j0, j1);
-  const size_t L = (size_t)call->lanes, width = (size_t)call->chunks * CHUNK;
+  const size_t L = (size_t)call->lanes, width = (size_t)call->chunks * DKV_CHUNK;
   for (int32_t j = j0; j < j1; j += DKV_MR) {
     const dkv_range seen_by = dkv_query_range(call->p->layout, j, (int32_t)dkv_min((int64_t)j + DKV_MR, j1));
     const int64_t from = dkv_max(seen_by.begin, tile->i0), to = dkv_min(seen_by.end, tile->i1);
@@ -306,21 +201,21 @@ static void contribute(const struct call *call, const struct query_tile *tile, i
     const int32_t depth = from < to ? (int32_t)(to - from) * tile->group : 0;
     const size_t corner = (size_t)(j - j0) * L + lane, out = (size_t)(j - j0) * width;
     for (int32_t chunk = 0; chunk < call->chunks; ++chunk) {
-      const int nv = call->p->head_dim - chunk * CHUNK > DKV_LANES ? 2 : 1;
-      const size_t rows = ((size_t)chunk * L + lane) * CHUNK, column = out + (size_t)chunk * CHUNK;
+      const int nv = call->p->head_dim - chunk * DKV_CHUNK > DKV_LANES ? 2 : 1;
+      const size_t rows = ((size_t)chunk * L + lane) * DKV_CHUNK, column = out + (size_t)chunk * DKV_CHUNK;
       product(nv, PRODUCT_SET, DKV_MR, (struct product_left){t->s + corner, L, 1}, 0,
-              (struct product_right){t->dout_rows + rows, CHUNK}, depth, t->dv + column, width, NULL, &ahead);
+              (struct product_right){t->dout_rows + rows, DKV_CHUNK}, depth, t->dv + column, width, NULL, &ahead);
       product(nv, PRODUCT_SET, DKV_MR, (struct product_left){t->ds + corner, L, 1}, 0,
-              (struct product_right){t->q_rows + rows, CHUNK}, depth, t->dk + column, width, NULL, &ahead);
+              (struct product_right){t->q_rows + rows, DKV_CHUNK}, depth, t->dk + column, width, NULL, &ahead);
     }
   }
 }
 
 /** Adds a contribution to the sums: the first overwrites, the last rounds to storage. @param[in] part [keys][width] */
-static void add_rows(const struct call *call, float *sum, void *out, const float *part, int32_t k_head, int32_t j0,
+static void add_rows(const struct bwd_call *call, float *sum, void *out, const float *part, int32_t k_head, int32_t j0,
                      int32_t j1, bool first, bool last) {
   const int32_t D = call->p->head_dim;
-  for (int32_t j = j0; j < j1; ++j, part += (size_t)call->chunks * CHUNK) {
+  for (int32_t j = j0; j < j1; ++j, part += (size_t)call->chunks * DKV_CHUNK) {
     const int64_t offset = dkv_offset(j, k_head, call->p->kv_heads, D);
     float *DKV_RESTRICT at = sum + offset;
     if (first) memcpy(at, part, (size_t)D * sizeof(float));
@@ -331,7 +226,7 @@ static void add_rows(const struct call *call, float *sum, void *out, const float
 }
 
 /** One query tile of one key head: dq, and its turn at every key tile that it sees. */
-static void differentiate_tile(const struct call *call, int32_t index, int32_t k_head, struct scratch *t) {
+static void differentiate_tile(const struct bwd_call *call, int32_t index, int32_t k_head, struct bwd_scratch *t) {
   const dkv_attention *p = call->p;
   const struct query_tile tile = cut_query_tile(p, call->rows, index);
   const int32_t D = p->head_dim, L = tile.panels * DKV_PANEL;
@@ -340,7 +235,7 @@ static void differentiate_tile(const struct call *call, int32_t index, int32_t k
   load_row_chunks(t->q_rows, p->q, call, &tile, k_head, (float)p->scale);
   load_row_chunks(t->dout_rows, p->dout, call, &tile, k_head, 1.0f);
   load_row_numbers(call, &tile, k_head, t);
-  mend_coarse_lse(call, &tile, k_head, t);
+  dkv_mend_large_scores(call, &tile, k_head, t);
   memset(t->dq, 0, (size_t)L * (size_t)D * sizeof(float));
 
   for (int32_t next, j0 = next_key_tile(p->layout, &tile, 0); j0 < tile.i1; j0 = next) {
@@ -370,7 +265,7 @@ static void differentiate_tile(const struct call *call, int32_t index, int32_t k
 dkv_status dkv_cpu_bwd_tiled_run(const dkv_attention *problem) {
   DKV_TRY(dkv_attention_check(problem, DKV_BACKWARD));
   if (problem->layout->rows == 0) return DKV_OK;
-  const struct call call = plan(problem);
+  const struct bwd_call call = plan(problem);
   const size_t bytes = call.scratch_floats * sizeof(float);
   DKV_REQUIRE(problem->workspace != NULL && problem->workspace_bytes >= call.fixed_bytes + bytes, DKV_ERR_NOMEM,
               "tiled backward: workspace of %zu bytes; one thread needs %zu", problem->workspace_bytes,
@@ -385,7 +280,7 @@ dkv_status dkv_cpu_bwd_tiled_run(const dkv_attention *problem) {
   int64_t next = 0;
 #pragma omp parallel num_threads(threads)
   {
-    struct scratch mine;
+    struct bwd_scratch mine;
     float *const tiles = (float *)problem->workspace + call.fixed_bytes / sizeof(float);
     cut_scratch(&mine, tiles + (size_t)omp_get_thread_num() * call.scratch_floats, &call);
     for (;;) {
