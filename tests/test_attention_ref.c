@@ -185,6 +185,8 @@ Test(attention_ref, other_types_are_the_double_result_rounded_once) {
       dkv_results got, want;
       EXPECT_OK(dkv_problem_cast(&rounded, &p, types[t]));
       EXPECT_OK(dkv_problem_cast(&exact, &rounded, DKV_F64));
+      free(rounded.dout);
+      free(exact.dout);
       rounded.dout = exact.dout = NULL; /* the backward reads the rounded o: compared in test_attention_cpu.c */
       EXPECT_OK(dkv_execute(&got, ref(), &rounded, NULL));
       EXPECT_OK(dkv_execute(&want, ref(), &exact, NULL));
