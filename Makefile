@@ -66,7 +66,7 @@ GPU_IF_PRESENT = $(if $(and $(NVCC),$(GPU_SRC),$(HAS_GPU)),gpu)
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(JOBS)
 endif
-AGAIN = @$(MAKE) --no-print-directory
+AGAIN = +@$(MAKE) --no-print-directory
 
 .PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers exercise docs tables tables-check format \
         format-check ptxas-check clean FORCE
