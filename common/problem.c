@@ -189,10 +189,8 @@ static dkv_status scatter_dout(dkv_problem *out, const dkv_problem *packed, cons
   DKV_REQUIRE(seen != NULL, DKV_ERR_NOMEM, "no memory to mark %d rows", packed->layout.rows);
   for (int32_t r = 0; r < out->layout.rows; ++r) {
     char *row = (char *)out->dout + (size_t)r * row_bytes;
-    if (seen[row_map[r]])
-      memset(row, 0, row_bytes); /* zero bits are +0 in every type */
-    else
-      memcpy(row, (const char *)packed->dout + (size_t)row_map[r] * row_bytes, row_bytes);
+    if (seen[row_map[r]]) memset(row, 0, row_bytes); /* zero bits are +0 in every type */
+    else memcpy(row, (const char *)packed->dout + (size_t)row_map[r] * row_bytes, row_bytes);
     seen[row_map[r]] = true;
   }
   free(seen);

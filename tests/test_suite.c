@@ -97,6 +97,73 @@ static dkv_status accept_anything(const dkv_attention *p) {
   return status == DKV_ERR_NULL ? DKV_OK : status;
 }
 
+/** Weights that do not quite sum to one. */
+static dkv_status weigh_too_much(const dkv_attention *p) {
+  DKV_TRY(define(p));
+  for (int64_t i = 0; i < query_elements(p); ++i) ((float *)p->o)[i] *= 1.001f;
+  return DKV_OK;
+}
+
+/** A softmax with a sink, exp(s) / (1 + sum exp(s)): a fine function, but not this one, and not free of shifts. */
+static dkv_status add_a_sink(const dkv_attention *p) {
+  DKV_TRY(define(p));
+  int64_t width = (int64_t)p->heads * p->head_dim;
+  for (int64_t i = 0; i < query_elements(p); ++i) {
+    float lse = ((const float *)p->lse)[i % width / p->head_dim * p->layout->rows + i / width];
+    ((float *)p->o)[i] /= 1.0f + expf(-lse);
+  }
+  return DKV_OK;
+}
+
+/** exp of a score from which no maximum was taken. */
+static dkv_status overflow(const dkv_attention *p) {
+  DKV_TRY(define(p));
+  for (int64_t i = 0; i < (int64_t)p->layout->rows * p->heads; ++i) {
+    if (!isfinite(expf(((const float *)p->lse)[i]))) ((float *)p->lse)[i] = INFINITY;
+  }
+  return DKV_OK;
+}
+
+/** A mask that is off by one: the first row peeks at the second. */
+static dkv_status peek_ahead(const dkv_attention *p) {
+  DKV_TRY(define(p));
+  if (p->layout->rows > 1) ((float *)p->o)[0] += 1e-3f * ((const float *)p->v)[(int64_t)p->kv_heads * p->head_dim];
+  return DKV_OK;
+}
+
+/** A seam: the first row of a response is treated like none. */
+static dkv_status show_the_seam(const dkv_attention *p) {
+  DKV_TRY(define(p));
+  if (p->layout->segments > 1 && dkv_layout_length(p->layout, 1) > 0) {
+    ((float *)p->o)[(int64_t)p->layout->start[1] * p->heads * p->head_dim] += 0.01f;
+  }
+  return DKV_OK;
+}
+
+/** Query head h reads key head h mod Hkv instead of h / (H / Hkv): run on reordered heads, then put back. */
+static dkv_status interleave_heads(const dkv_attention *p) {
+  if (p == NULL || p->layout == NULL || p->q == NULL || p->o == NULL || p->lse == NULL || p->kv_heads < 1)
+    return define(p);
+  int64_t n = query_elements(p), D = p->head_dim, H = p->heads, group = H / p->kv_heads, T = p->layout->rows;
+  float *q = malloc((size_t)n * 4 + 1), *o = malloc((size_t)n * 4 + 1), *lse = malloc((size_t)(H * T) * 4 + 1);
+  dkv_attention moved = *p;
+  moved.q = q, moved.o = o, moved.lse = lse;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t row = i / (H * D), h = i / D % H, to = h % p->kv_heads * group + h / p->kv_heads;
+    q[(row * H + to) * D + i % D] = ((const float *)p->q)[i];
+  }
+  dkv_status status = define(&moved);
+  for (int64_t i = 0; i < n && status == DKV_OK; ++i) {
+    int64_t row = i / (H * D), h = i / D % H, from = h % p->kv_heads * group + h / p->kv_heads;
+    ((float *)p->o)[i] = o[(row * H + from) * D + i % D];
+    ((float *)p->lse)[h * T + row] = lse[from * T + row];
+  }
+  free(q);
+  free(o);
+  free(lse);
+  return status;
+}
+
 /** Backward: the prompt's gradient without the last response's share, the classic lost sum. */
 static dkv_status lose_the_last_response(const dkv_attention *p) {
   if (p == NULL || p->layout == NULL || p->layout->segments < 2 || p->dq == NULL || p->dout == NULL) return define(p);
@@ -195,6 +262,29 @@ Test(suite, catches_bits_that_do_not_repeat) {
 
 Test(suite, catches_accumulation_into_an_old_result) {
   expect_caught(DKV_FORWARD, add_to_what_is_there, "repeat", "changed its bits: row 0, index 0");
+}
+
+Test(suite, catches_weights_that_do_not_sum_to_one) {
+  expect_caught(DKV_FORWARD, weigh_too_much, "constant", "off by");
+}
+
+Test(suite, catches_a_softmax_that_is_not_free_of_shifts) {
+  expect_caught(DKV_FORWARD, add_a_sink, "shift", "o is off by");
+}
+
+Test(suite, catches_an_overflow) { expect_caught(DKV_FORWARD, overflow, "scores", "lse is inf"); }
+
+Test(suite, catches_a_row_that_sees_the_next) {
+  expect_caught(DKV_FORWARD, peek_ahead, "future", "changed its bits: row 0, index 0");
+}
+
+Test(suite, catches_a_seam_between_prompt_and_response) {
+  expect_caught(DKV_FORWARD, show_the_seam, "causal", "off by");
+}
+
+Test(suite, catches_key_heads_that_are_interleaved) {
+  expect_caught(DKV_FORWARD, interleave_heads, "heads", "off by");
+  expect_caught(DKV_FORWARD, interleave_heads, "definition", "off by");
 }
 
 Test(suite, catches_a_kernel_that_accepts_broken_calls) {
