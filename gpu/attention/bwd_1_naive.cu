@@ -93,7 +93,7 @@ template <class T> __global__ void bwd_naive_columns(tensors<T> x, dkv_gpu_shape
 
 /** Bytes of delta. */
 size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
+  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ extern "C" dkv_status dkv_gpu_bwd_naive_prepare(const dkv_attention *p) {
 }
 
 extern "C" dkv_status dkv_gpu_bwd_naive_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling);

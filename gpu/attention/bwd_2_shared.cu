@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
 
 /** Bytes of delta. */
 size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
+  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
 }
 
 dkv_gpu_tiling tiling_of(const dkv_attention *p) { return p && p->head_dim > 128 ? tiling<256> : tiling<128>; }
@@ -202,7 +202,7 @@ extern "C" dkv_status dkv_gpu_bwd_shared_prepare(const dkv_attention *p) {
 }
 
 extern "C" dkv_status dkv_gpu_bwd_shared_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling_of(p)));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling_of(p));

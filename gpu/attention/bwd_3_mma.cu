@@ -184,7 +184,7 @@ int64_t padded_rows(const dkv_attention *p) { return dkv_ceil_div(p->layout->row
 
 /** Bytes of lse2, delta and dq; each array is a whole number of 256 bytes. */
 size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout ? sizeof(float) * (size_t)p->heads * (size_t)padded_rows(p) * (size_t)(2 + p->head_dim) : 0;
+  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)padded_rows(p) * (size_t)(2 + p->head_dim) : 0;
 }
 
 template <class T, int D> dkv_status launch(const dkv_attention *p, dkv_gpu_shape shape, dkv_gpu_plan plan) {
@@ -214,7 +214,7 @@ extern "C" dkv_status dkv_gpu_bwd_mma_workspace(const dkv_attention *p, size_t *
 extern "C" dkv_status dkv_gpu_bwd_mma_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, own_bytes(p), tiling); }
 
 extern "C" dkv_status dkv_gpu_bwd_mma_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling);

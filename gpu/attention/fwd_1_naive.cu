@@ -25,11 +25,11 @@ namespace {
 constexpr int block_rows = 128;
 constexpr dkv_gpu_tiling tiling = {0, 0, 0, 0}; /* of the plan only end[] is used */
 
-/** <q, k> over D elements. */
-template <class T> __device__ float dot(const T *a, const T *b, int dim) {
+/** s = c <q, k>, rounded: were the product fused with the subtraction of m, the largest weight would not be exp(0). */
+template <class T> __device__ float score(const T *q, const T *k, dkv_gpu_shape shape) {
   float sum = 0;
-  for (int d = 0; d < dim; ++d) sum += dkv::to_float(a[d]) * dkv::to_float(b[d]);
-  return sum;
+  for (int d = 0; d < shape.dim; ++d) sum += dkv::to_float(q[d]) * dkv::to_float(k[d]);
+  return __fmul_rn(shape.scale, sum);
 }
 
 template <class T>
@@ -41,15 +41,15 @@ __global__ void fwd_naive(const T *q, const T *k, const T *v, T *o, float *lse, 
 
   float m = -INFINITY, l = 0;
   for (int j = 0; j <= i; ++j)
-    if (dkv_sees(i, j, plan.end[j])) m = fmaxf(m, shape.scale * dot(q_ih, key(k, j), dim));
+    if (dkv_sees(i, j, plan.end[j])) m = fmaxf(m, score(q_ih, key(k, j), shape));
   for (int j = 0; j <= i; ++j)
-    if (dkv_sees(i, j, plan.end[j])) l += expf(shape.scale * dot(q_ih, key(k, j), dim) - m);
+    if (dkv_sees(i, j, plan.end[j])) l += expf(score(q_ih, key(k, j), shape) - m);
 
   float sum[DKV_MAX_HEAD_DIM];
   for (int d = 0; d < dim; ++d) sum[d] = 0;
   for (int j = 0; j <= i; ++j) {
     if (!dkv_sees(i, j, plan.end[j])) continue;
-    float p = expf(shape.scale * dot(q_ih, key(k, j), dim) - m) / l;
+    float p = expf(score(q_ih, key(k, j), shape) - m) / l;
     for (int d = 0; d < dim; ++d) sum[d] += p * dkv::to_float(key(v, j)[d]);
   }
   for (int d = 0; d < dim; ++d) o[dkv_offset(i, h, shape.heads, dim) + d] = dkv::from_float<T>(sum[d]);
@@ -65,7 +65,7 @@ extern "C" dkv_status dkv_gpu_fwd_naive_workspace(const dkv_attention *p, size_t
 extern "C" dkv_status dkv_gpu_fwd_naive_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, 0, tiling); }
 
 extern "C" dkv_status dkv_gpu_fwd_naive_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD, 0, tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, 0, tiling);

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * warps)
       float product = 0;
 #pragma unroll
       for (int n = 0; n < parts; ++n) product += q_part[n] * k_part[n];
-      float score = shape.scale * dkv::warp_sum<32>(product);
+      float score = __fmul_rn(shape.scale, dkv::warp_sum<32>(product)); /* rounded, see fwd_1 */
       float m_new = fmaxf(m, score), shrink = expf(m - m_new), p = expf(score - m_new);
       m = m_new;
       l = l * shrink + p;
@@ -80,7 +80,7 @@ extern "C" dkv_status dkv_gpu_fwd_warp_workspace(const dkv_attention *p, size_t 
 extern "C" dkv_status dkv_gpu_fwd_warp_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, 0, tiling); }
 
 extern "C" dkv_status dkv_gpu_fwd_warp_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD, 0, tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, 0, tiling);

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
 #pragma unroll
       for (int r = 0; r < rows; ++r)
 #pragma unroll
-        for (int c = 0; c < columns; ++c) s[r][c] *= shape.scale;
+        for (int c = 0; c < columns; ++c) s[r][c] = __fmul_rn(shape.scale, s[r][c]); /* rounded, see fwd_1 */
       if (j0 >= span.full_end) mask_step(s, plan.end, i0, j0, span.end);
       softmax_step<Width>(state, s);
       dkv::store_weights(p_tile, s);
@@ -129,7 +129,7 @@ extern "C" dkv_status dkv_gpu_fwd_shared_workspace(const dkv_attention *p, size_
 extern "C" dkv_status dkv_gpu_fwd_shared_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, 0, tiling); }
 
 extern "C" dkv_status dkv_gpu_fwd_shared_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD, 0, tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, 0, tiling);

@@ -81,7 +81,7 @@ extern "C" dkv_status dkv_gpu_fwd_pipeline_workspace(const dkv_attention *p, siz
 extern "C" dkv_status dkv_gpu_fwd_pipeline_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, 0, tiling); }
 
 extern "C" dkv_status dkv_gpu_fwd_pipeline_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD));
+  DKV_TRY(dkv_gpu_check(p, DKV_FORWARD, 0, tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, 0, tiling);

@@ -127,20 +127,38 @@ __device__ __forceinline__ void fwd_mask(float (&s)[2][Bc / 8][4], const fwd_bit
         if (!(bits[r] >> (4 * n + e) & 1)) s[r][n][e] = -INFINITY;
 }
 
-/** Follows the maximum; scores become weights (fp32). A row may have seen no key yet: then the maximum is -infinity. */
+/**
+ * c m, and -infinity (no key seen yet) replaced by 0, for -inf minus -inf would be NaN.  Beyond 2^20 the rounding of c m would show
+ * in exp2(c s - c m): there m is subtracted from the scores first, and the base is 0.  A row decides for itself, so its bits do
+ * not depend on its neighbours.
+ */
+__device__ __forceinline__ float fwd_base(float (&s)[2][Bc / 8][4], float m, float c, int r, int half) {
+  float base = m == -INFINITY ? 0.0f : m * c;
+  bool far = fabsf(base) > 1048576.0f;
+  if (__any_sync(all_lanes, far)) {
+    float shift = far ? m : 0.0f;
+#pragma unroll
+    for (int n = 0; n < Bc / 8; ++n) {
+      s[r][n][2 * half] -= shift;
+      s[r][n][2 * half + 1] -= shift;
+    }
+  }
+  return far ? 0.0f : base;
+}
+
+/** Follows the maximum; scores become weights (fp32). */
 template <int D>
 __device__ __forceinline__ void fwd_softmax(fwd_state<D> &state, float (&s)[2][Bc / 8][4], float c) {
 #pragma unroll
   for (int r = 0; r < 2; ++r)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest = state.m[r][half];
+      float old = state.m[r][half], m = old, sum = 0;
 #pragma unroll
-      for (int n = 0; n < Bc / 8; ++n) largest = fmaxf(largest, fmaxf(s[r][n][2 * half], s[r][n][2 * half + 1]));
-      largest = warp_max<4>(largest);
-      float base = largest == -INFINITY ? 0.0f : largest * c; /* -inf minus -inf would be NaN */
-      float shrink = exp2_fast(state.m[r][half] * c - base), sum = 0;
-      state.m[r][half] = largest;
+      for (int n = 0; n < Bc / 8; ++n) m = fmaxf(m, fmaxf(s[r][n][2 * half], s[r][n][2 * half + 1]));
+      m = warp_max<4>(m);
+      float shrink = exp2_fast(m == -INFINITY ? 0.0f : (old - m) * c), base = fwd_base(s, m, c, r, half);
+      state.m[r][half] = m;
 #pragma unroll
       for (int n = 0; n < Bc / 8; ++n)
 #pragma unroll

@@ -42,12 +42,12 @@ int32_t full_limit(const dkv_layout *layout, int32_t i0, int32_t i1) {
   return 0;
 }
 
-/** Spans of one query tile; returns how many. `out` may be NULL to count only. */
+/** Writes the spans of one query tile; returns how many, at most the layout's depth. */
 int32_t tile_spans(const dkv_layout *layout, dkv_gpu_tiling tiling, int32_t tile, dkv_range *ranges, dkv_gpu_span *out) {
   int32_t i0 = tile * tiling.query_rows, i1 = (int32_t)dkv_min((int64_t)i0 + tiling.query_rows, layout->rows);
   int32_t count = dkv_key_ranges(layout, i0, i1, ranges, layout->depth + 1);
   int32_t limit = full_limit(layout, i0, i1), step = tiling.query_step;
-  for (int32_t r = 0; r < count && out; ++r) {
+  for (int32_t r = 0; r < count; ++r) {
     int32_t begin = ranges[r].begin, full = std::min(limit, ranges[r].end);
     full = full > begin ? begin + (full - begin) / step * step : begin;
     out[r] = dkv_gpu_span{begin, full, ranges[r].end};
@@ -119,23 +119,17 @@ void build_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, 
 
 }  // namespace
 
-dkv_status dkv_gpu_plan_bytes(size_t *bytes, const dkv_layout *layout, dkv_gpu_tiling tiling) {
-  dkv_range *ranges = (dkv_range *)malloc(((size_t)layout->depth + 1) * sizeof *ranges);
-  DKV_REQUIRE(ranges, DKV_ERR_NOMEM, "gpu: no host memory for %d key ranges", layout->depth + 1);
+size_t dkv_gpu_plan_bytes(const dkv_layout *layout, dkv_gpu_tiling tiling) {
   image offsets;
-  int64_t spans = 0;
-  for (int32_t t = 0; t < tile_count(layout->rows, tiling.query_rows); ++t)
-    spans += tile_spans(layout, tiling, t, ranges, nullptr);
-  free(ranges);
-  DKV_REQUIRE(spans <= INT32_MAX, DKV_ERR_RANGE, "gpu: %lld key spans; a plan holds at most %d", (long long)spans,
-              INT32_MAX);
-  *bytes = place(layout->rows, tiling, nullptr, &offsets) + rounded((size_t)spans * sizeof(dkv_gpu_span));
-  return DKV_OK;
+  size_t spans = (size_t)tile_count(layout->rows, tiling.query_rows) * (size_t)layout->depth;
+  return place(layout->rows, tiling, nullptr, &offsets) + rounded(spans * sizeof(dkv_gpu_span));
 }
 
 dkv_status dkv_gpu_plan_upload(const dkv_layout *layout, dkv_gpu_tiling tiling, void *memory, void *stream) {
-  size_t bytes = 0;
-  DKV_TRY(dkv_gpu_plan_bytes(&bytes, layout, tiling));
+  size_t bytes = dkv_gpu_plan_bytes(layout, tiling);
+  int64_t spans = (int64_t)tile_count(layout->rows, tiling.query_rows) * layout->depth;
+  DKV_REQUIRE(spans <= INT32_MAX, DKV_ERR_RANGE, "gpu: up to %lld key spans; a plan numbers at most %d", (long long)spans,
+              INT32_MAX);
   int32_t jobs_needed = std::max(tile_count(layout->rows, tiling.query_rows), tile_count(layout->rows, tiling.key_rows));
   char *staging = (char *)calloc(bytes, 1);
   job *jobs = (job *)malloc(((size_t)jobs_needed + 1) * sizeof *jobs);

@@ -15,7 +15,8 @@
  *     | masked        | no mask code         | masked   |
  *
  * Tiles straddle segments and groups freely; no row is padded.  The plan is built on the host by prepare() and copied into
- * the workspace; run() knows every address from T alone (the spans, whose number depends on the layout, come last).
+ * the workspace; sizes and addresses follow from T and the depth alone, since a tile has at most one span for each segment on
+ * its first row's path.
  *
  * Read before: common/tiles.h.  Read next: fwd_3_shared.cu.
  */
@@ -61,13 +62,12 @@ struct dkv_gpu_plan {
 };
 
 /**
- * Bytes of a plan.
- * @param[out] bytes  overwritten
- * @param[in]  layout any layout
- * @param[in]  tiling the kernel's tiles
- * @return DKV_OK; DKV_ERR_NOMEM (host)
+ * Bytes of a plan; looks at T and the depth only.
+ * @param[in] layout any layout
+ * @param[in] tiling the kernel's tiles
+ * @return bytes
  */
-dkv_status dkv_gpu_plan_bytes(size_t *bytes, const dkv_layout *layout, dkv_gpu_tiling tiling);
+size_t dkv_gpu_plan_bytes(const dkv_layout *layout, dkv_gpu_tiling tiling);
 
 /**
  * Builds a plan and copies it to the device; returns when it is there.
@@ -75,7 +75,7 @@ dkv_status dkv_gpu_plan_bytes(size_t *bytes, const dkv_layout *layout, dkv_gpu_t
  * @param[in]  tiling the kernel's tiles
  * @param[out] memory device memory of dkv_gpu_plan_bytes bytes, 16-byte aligned
  * @param[in]  stream a cudaStream_t
- * @return DKV_OK; DKV_ERR_NOMEM (host); DKV_ERR_CUDA
+ * @return DKV_OK; DKV_ERR_NOMEM (host); DKV_ERR_RANGE (more than 2^31 spans); DKV_ERR_CUDA
  */
 dkv_status dkv_gpu_plan_upload(const dkv_layout *layout, dkv_gpu_tiling tiling, void *memory, void *stream);
 

@@ -58,26 +58,30 @@ static inline size_t dkv_gpu_rounded(size_t bytes) { return (bytes + 255) / 256 
  * @param[in]  p      the problem
  * @param[in]  own    bytes of the rung's arrays
  * @param[in]  tiling its tiles
- * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM
+ * @return DKV_OK; DKV_ERR_NULL
  */
 static inline dkv_status dkv_gpu_workspace(size_t *bytes, const dkv_attention *p, size_t own, dkv_gpu_tiling tiling) {
   DKV_REQUIRE(bytes && p && p->layout, DKV_ERR_NULL, "attention workspace: bytes, problem or layout is NULL");
   *bytes = 0;
   if (p->layout->rows == 0) return DKV_OK;
-  size_t plan = 0;
-  DKV_TRY(dkv_gpu_plan_bytes(&plan, p->layout, tiling));
-  *bytes = dkv_gpu_rounded(own) + plan;
+  *bytes = dkv_gpu_rounded(own) + dkv_gpu_plan_bytes(p->layout, tiling);
+  return DKV_OK;
+}
+
+/** Is the workspace there and large enough? Arguments as dkv_gpu_workspace. @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM */
+static inline dkv_status dkv_gpu_workspace_check(const dkv_attention *p, size_t own, dkv_gpu_tiling tiling) {
+  size_t needed = 0;
+  DKV_TRY(dkv_gpu_workspace(&needed, p, own, tiling));
+  DKV_REQUIRE(needed == 0 || p->workspace, DKV_ERR_NULL, "attention: workspace is NULL; this kernel needs %zu bytes", needed);
+  DKV_REQUIRE(p->workspace_bytes >= needed, DKV_ERR_NOMEM, "attention: a workspace of %zu bytes; this kernel needs %zu",
+              p->workspace_bytes, needed);
   return DKV_OK;
 }
 
 /** prepare() of a rung: checks the workspace and uploads the plan. Arguments as dkv_gpu_workspace. */
 static inline dkv_status dkv_gpu_prepare(const dkv_attention *p, size_t own, dkv_gpu_tiling tiling) {
-  size_t needed = 0;
-  DKV_TRY(dkv_gpu_workspace(&needed, p, own, tiling));
-  if (needed == 0) return DKV_OK;
-  DKV_REQUIRE(p->workspace, DKV_ERR_NULL, "attention: workspace is NULL; this kernel needs %zu bytes", needed);
-  DKV_REQUIRE(p->workspace_bytes >= needed, DKV_ERR_NOMEM, "attention: a workspace of %zu bytes; this kernel needs %zu",
-              p->workspace_bytes, needed);
+  DKV_TRY(dkv_gpu_workspace_check(p, own, tiling));
+  if (p->layout->rows == 0) return DKV_OK;
   return dkv_gpu_plan_upload(p->layout, tiling, (char *)p->workspace + dkv_gpu_rounded(own), p->stream);
 }
 
@@ -86,11 +90,10 @@ static inline dkv_gpu_plan dkv_gpu_plan_of(const dkv_attention *p, size_t own, d
   return dkv_gpu_plan_view(p->layout->rows, tiling, (const char *)p->workspace + dkv_gpu_rounded(own));
 }
 
-/** run()'s first lines: the shared checks, and that prepare() had a workspace to write to. */
-static inline dkv_status dkv_gpu_check(const dkv_attention *p, dkv_direction direction) {
+/** run()'s first line: the shared checks, and the workspace. Arguments as dkv_gpu_workspace. */
+static inline dkv_status dkv_gpu_check(const dkv_attention *p, dkv_direction direction, size_t own, dkv_gpu_tiling tiling) {
   DKV_TRY(dkv_attention_check(p, direction));
-  DKV_REQUIRE(p->layout->rows == 0 || p->workspace, DKV_ERR_NULL, "attention: workspace is NULL; call workspace() first");
-  return DKV_OK;
+  return dkv_gpu_workspace_check(p, own, tiling);
 }
 
 /** Calls launch(T()) with the C++ type of a storage type that every rung takes. */

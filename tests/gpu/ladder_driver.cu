@@ -1,0 +1,254 @@
+/**
+ * @file ladder_driver.cu
+ * @brief Times and cross-checks rungs of the ladder on inputs that the device makes itself, so that large shapes start at once.
+ *
+ *     ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS   packed and replicated, useful TFLOP/s
+ *     ladder_driver far FORWARD BACKWARD                                T H D > 2^31: against the rungs "shared", all elements
+ *     ladder_driver bits FORWARD BACKWARD                               20 runs, equal bits where kernels.def promises them
+ *
+ * Exit code 1 when a check failed.  Read before: common/backend.h.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/backend.h"
+#include "tests/gpu/sampled_reference.cuh"
+
+extern "C" dkv_status dkv_gpu_backend(const dkv_backend **out);
+
+static const dkv_backend *gpu;
+
+static void must(dkv_status status) {
+  if (status == DKV_OK) return;
+  printf("FAIL %s\n", dkv_last_error());
+  exit(1);
+}
+
+/** A problem whose inputs are random and whose outputs are NaN. */
+struct setup {
+  dkv_layout layout;
+  dkv_attention a;
+  size_t q_bytes, kv_bytes, lse_bytes;
+};
+
+static void *memory(size_t bytes) {
+  void *p = nullptr;
+  must(gpu->allocate(&p, bytes));
+  must(gpu->fill(p, 0xff, bytes));
+  return p;
+}
+
+static const void *random_tensor(size_t bytes, dkv_dtype dtype, uint32_t seed) {
+  void *p = memory(bytes);
+  if (dtype == DKV_F32) fill_normal<<<2048, 256>>>((float *)p, (int64_t)(bytes / 4), seed, 1);
+  if (dtype == DKV_BF16) fill_normal<<<2048, 256>>>((__nv_bfloat16 *)p, (int64_t)(bytes / 2), seed, 1);
+  if (dtype == DKV_F16) fill_normal<<<2048, 256>>>((__half *)p, (int64_t)(bytes / 2), seed, 1);
+  must(gpu->synchronize());
+  return p;
+}
+
+static void make(setup *s, int heads, int kv_heads, int dim, dkv_dtype dtype) {
+  size_t rows = (size_t)s->layout.rows, size = dkv_dtype_size(dtype);
+  s->q_bytes = rows * heads * dim * size;
+  s->kv_bytes = rows * kv_heads * dim * size;
+  s->lse_bytes = rows * heads * 4;
+  s->a = {};
+  s->a.layout = &s->layout;
+  s->a.heads = heads;
+  s->a.kv_heads = kv_heads;
+  s->a.head_dim = dim;
+  s->a.scale = 1 / sqrt(dim);
+  s->a.dtype = dtype;
+  s->a.q = random_tensor(s->q_bytes, dtype, 1);
+  s->a.k = random_tensor(s->kv_bytes, dtype, 2);
+  s->a.v = random_tensor(s->kv_bytes, dtype, 3);
+  s->a.dout = random_tensor(s->q_bytes, dtype, 4);
+  s->a.o = memory(s->q_bytes);
+  s->a.lse = memory(s->lse_bytes);
+  s->a.dq = memory(s->q_bytes);
+  s->a.dk = memory(s->kv_bytes);
+  s->a.dv = memory(s->kv_bytes);
+}
+
+static void drop(setup *s) {
+  const void *all[] = {s->a.q, s->a.k, s->a.v, s->a.dout, s->a.o, s->a.lse, s->a.dq, s->a.dk, s->a.dv};
+  for (const void *p : all) gpu->release(const_cast<void *>(p));
+  dkv_layout_free(&s->layout);
+}
+
+static const dkv_kernel *find(dkv_direction direction, const char *name) {
+  const dkv_kernel *kernel = nullptr;
+  must(dkv_kernel_find(&kernel, gpu, direction, name, nullptr));
+  return kernel;
+}
+
+/** workspace, prepare, and run; `repeats` > 0 also times: returns the median. */
+static double run(setup *s, const dkv_kernel *kernel, int repeats) {
+  double times[64] = {0};
+  must(dkv_kernel_check(kernel, &s->a));
+  must(kernel->workspace(&s->a, &s->a.workspace_bytes));
+  s->a.workspace = memory(s->a.workspace_bytes);
+  must(kernel->prepare(&s->a));
+  must(kernel->run(&s->a));
+  must(gpu->synchronize());
+  if (repeats > 0) {
+    must(gpu->time(kernel, &s->a, repeats, times));
+    qsort(times, (size_t)repeats, sizeof(double), [](const void *a, const void *b) {
+      return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+    });
+  }
+  gpu->release(s->a.workspace);
+  return times[repeats / 2];
+}
+
+static dkv_layout group(int prompt, int responses, int length) {
+  int32_t *lengths = (int32_t *)malloc((size_t)responses * sizeof *lengths);
+  for (int n = 0; n < responses; ++n) lengths[n] = length;
+  dkv_layout layout;
+  must(dkv_layout_group(&layout, prompt, responses, lengths));
+  free(lengths);
+  return layout;
+}
+
+static int time_rungs(char **arg) {
+  const dkv_kernel *kernels[2] = {find(DKV_FORWARD, arg[0]), find(DKV_BACKWARD, arg[1])};
+  dkv_dtype dtype;
+  must(dkv_dtype_parse(&dtype, arg[2]));
+  int prompt = atoi(arg[3]), responses = atoi(arg[4]), length = atoi(arg[5]), repeats = atoi(arg[9]);
+  double flops[2] = {0}, packed[2] = {0}, ms = 0;
+  for (int copies = 0; copies < 2; ++copies) {
+    setup s;
+    s.layout = group(prompt, responses, length);
+    double share = 1.0;
+    if (copies) {
+      dkv_layout replicated;
+      double once = (double)dkv_layout_pairs(&s.layout);
+      must(dkv_layout_replicate(&replicated, nullptr, &s.layout));
+      dkv_layout_free(&s.layout);
+      s.layout = replicated;
+      share = (double)dkv_layout_pairs(&s.layout) / once;
+    }
+    make(&s, atoi(arg[6]), atoi(arg[7]), atoi(arg[8]), dtype);
+    for (int d = 0; d < 2; ++d) {
+      ms = run(&s, kernels[d], repeats);
+      if (!copies) {
+        packed[d] = ms;
+        flops[d] = dkv_attention_flops(&s.a, (dkv_direction)d);
+        printf("time %s %-9s %s P %d N %d R %d H %s/%s D %s  %9.3f ms  %7.1f TFLOP/s\n", d ? "bwd" : "fwd", kernels[d]->name,
+               arg[2], prompt, responses, length, arg[6], arg[7], arg[8], ms, flops[d] / ms * 1e-9);
+      } else {
+        printf("time %s %-9s replicated %9.3f ms  ratio %.3f of A %.3f: %.3f\n", d ? "bwd" : "fwd", kernels[d]->name, ms,
+               ms / packed[d], share, ms / packed[d] / share);
+      }
+      fflush(stdout);
+    }
+    drop(&s);
+  }
+  return 0;
+}
+
+/** sum[0] += (a - b)^2, sum[1] += b^2, sum[2] counts what is not finite. */
+__global__ void difference(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int64_t n, double *sum) {
+  double d2 = 0, b2 = 0, bad = 0;
+  for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+    float x = (float)a[i], y = (float)b[i];
+    if (!isfinite(x) || !isfinite(y)) bad += 1;
+    d2 += (double)(x - y) * (x - y);
+    b2 += (double)y * y;
+  }
+  atomicAdd(sum, d2);
+  atomicAdd(sum + 1, b2);
+  atomicAdd(sum + 2, bad);
+}
+
+/** Relative Frobenius difference of two bf16 tensors within the bound, nothing NaN; the last part is judged alone too. */
+static int judge(const char *name, const void *a, const void *b, size_t bytes, double bound) {
+  int failures = 0;
+  const int64_t n = (int64_t)(bytes / 2), tail = n < (1 << 22) ? n : (1 << 22);
+  double *sum = (double *)memory(24), host[3];
+  for (int part = 0; part < 2; ++part) {
+    int64_t from = part ? n - tail : 0;
+    must(gpu->fill(sum, 0, 24));
+    difference<<<512, 256>>>((const __nv_bfloat16 *)a + from, (const __nv_bfloat16 *)b + from, n - from, sum);
+    must(gpu->download(host, sum, 24));
+    double error = sqrt(host[0] / host[1]);
+    bool good = error <= bound && host[2] == 0;
+    if (!good) ++failures;
+    printf("%s far %s %s %lld elements: error %.2e (bound %.1e), %.0f not finite\n", good ? "pass" : "FAIL", name,
+           part ? "last" : "all", (long long)(n - from), error, bound, host[2]);
+  }
+  gpu->release(sum);
+  return failures;
+}
+
+/** Both directions of a layout whose q has more than 2^31 elements, against the rungs "shared" (other index arithmetic). */
+static int far(char **arg) {
+  setup s;
+  s.layout = group(17, 4112, 128);
+  make(&s, 32, 8, 128, DKV_BF16);
+  printf("far: T H D = %lld\n", (long long)(s.q_bytes / 2));
+  run(&s, find(DKV_FORWARD, "shared"), 0);
+  void *o = s.a.o, *o2 = memory(s.q_bytes);
+  s.a.o = o2;
+  run(&s, find(DKV_FORWARD, arg[0]), 0);
+  int failures = judge("o", o2, o, s.q_bytes, 2 * 3e-3);
+  s.a.o = o;
+  gpu->release(o2);
+  run(&s, find(DKV_BACKWARD, "shared"), 0);
+  void *want[3] = {s.a.dq, s.a.dk, s.a.dv};
+  s.a.dq = memory(s.q_bytes);
+  s.a.dk = memory(s.kv_bytes);
+  s.a.dv = memory(s.kv_bytes);
+  run(&s, find(DKV_BACKWARD, arg[1]), 0);
+  failures += judge("dq", s.a.dq, want[0], s.q_bytes, 2 * 3.5e-3);
+  failures += judge("dk", s.a.dk, want[1], s.kv_bytes, 2 * 3.5e-3);
+  failures += judge("dv", s.a.dv, want[2], s.kv_bytes, 2 * 3.5e-3);
+  for (void *p : want) gpu->release(p);
+  drop(&s);
+  return failures;
+}
+
+/** Equal bits over 20 runs with outputs poisoned in between. */
+static int bits(char **arg) {
+  int failures = 0;
+  for (int d = 0; d < 2; ++d) {
+    const dkv_kernel *kernel = find((dkv_direction)d, arg[d]);
+    setup s;
+    s.layout = group(700, 9, 333);
+    make(&s, 8, 2, 64, DKV_BF16);
+    if (d) run(&s, find(DKV_FORWARD, "shared"), 0);
+    void *out[] = {s.a.o, s.a.lse, s.a.dq, s.a.dk, s.a.dv};
+    size_t bytes[] = {s.q_bytes, s.lse_bytes, s.q_bytes, s.kv_bytes, s.kv_bytes};
+    int first = d ? 2 : 0, last = d ? 5 : 2, different = 0;
+    char *once[5] = {}, *again = (char *)malloc(s.q_bytes);
+    for (int r = 0; r < 20; ++r) {
+      for (int t = first; t < last; ++t) must(gpu->fill(out[t], 0xff, bytes[t]));
+      run(&s, kernel, 0);
+      for (int t = first; t < last; ++t) {
+        if (r == 0) once[t] = (char *)malloc(bytes[t]);
+        must(gpu->download(r == 0 ? once[t] : again, out[t], bytes[t]));
+        if (r > 0 && memcmp(once[t], again, bytes[t]) != 0) ++different;
+      }
+    }
+    bool promised = kernel->determinism == DKV_ALWAYS, good = !promised || different == 0;
+    if (!good) ++failures;
+    printf("%s bits %s %s: %d of 20 runs differ%s\n", good ? "pass" : "FAIL", d ? "bwd" : "fwd", kernel->name, different,
+           promised ? "" : " (equal bits are not promised)");
+    for (char *p : once) free(p);
+    free(again);
+    drop(&s);
+  }
+  return failures;
+}
+
+int main(int argc, char **argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  must(dkv_gpu_backend(&gpu));
+  if (argc == 12 && !strcmp(argv[1], "time")) return time_rungs(argv + 2);
+  if (argc == 4 && !strcmp(argv[1], "far")) return far(argv + 2) != 0;
+  if (argc == 4 && !strcmp(argv[1], "bits")) return bits(argv + 2) != 0;
+  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS | far FORWARD BACKWARD | bits FORWARD BACKWARD\n");
+  return 2;
+}
