@@ -14,7 +14,7 @@
 const dkv_law dkv_suite_laws[] = {
     {"definition", "results equal the definition's, on every layout of the table"},
     {"scores", "scores in the hundreds neither overflow nor lose the answer"},
-    {"scale", "the scale is free: large, small, negative"},
+    {"scale", "the scale is free: large, small, negative, 0"},
     {"fold", "packed results equal the folded results of the replicated layout"},
     {"causal", "a prompt with one response is one causal sequence"},
     {"permute", "permuted responses give permuted results and the same prompt gradient"},
