@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes the case files of this folder: attention problems with exact answers from a float64 oracle of its own.
 
-The oracle shares nothing with the library.  It walks the tree: for each segment it lists the rows of its ancestors from the
-root down, puts its own rows behind them, and runs ordinary causal attention of those rows over that list, one head after
-another.  No mask is built, no end[] is used, nothing is packed: what a reader would write who has never heard of packing.
+The oracle shares nothing with the library.  It walks the tree: for each segment it lists the rows of its ancestors from
+the root down, puts its own rows behind them, and runs ordinary causal attention of those rows over that list, one head
+after another.  No mask is built, no end[] is used, nothing is packed: what a reader would write who has never heard of
+packing.
 
     python3 tests/cases/make_cases.py            rewrites tests/cases/*.safetensors (needs NumPy)
 
