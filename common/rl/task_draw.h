@@ -14,15 +14,22 @@
 
 /** A stream of draws. */
 typedef struct dkv_dice {
-  uint64_t seed, stream, next;
+  uint64_t seed;   /**< of the task */
+  uint64_t stream; /**< of the example */
+  uint64_t next;   /**< draws so far */
 } dkv_dice;
 
-/** Uniform on 0 .. sides-1. */
+/** Uniform. @param[in,out] dice a stream. @param[in] sides > 0. @return 0 .. sides-1. */
 static inline int32_t dkv_roll(dkv_dice *dice, int32_t sides) {
   return (int32_t)(dkv_rng_uniform(dice->seed, dice->stream, dice->next++) * (float)sides);
 }
 
-/** Poisson with mean `mean` <= 20, by multiplying uniforms until they fall below e^-mean. */
+/**
+ * Poisson, by multiplying uniforms until they fall below e^-mean.
+ * @param[in,out] dice a stream
+ * @param[in]     mean at most 20
+ * @return the draw
+ */
 static inline int32_t dkv_roll_poisson(dkv_dice *dice, double mean) {
   int32_t count = 0;
   double product = 1, limit = exp(-mean);
@@ -30,7 +37,12 @@ static inline int32_t dkv_roll_poisson(dkv_dice *dice, double mean) {
   return count;
 }
 
-/** Appends a token to the example's prompt. */
+/**
+ * Appends a token to the example's prompt.
+ * @param[in,out] example    room for one more
+ * @param[in]     token      the token
+ * @param[in]     supervised see dkv_example
+ */
 static inline void dkv_example_push(dkv_example *example, int32_t token, bool supervised) {
   example->prompt[example->prompt_length] = token;
   example->supervised[example->prompt_length++] = supervised;
