@@ -4,9 +4,9 @@
  *
  *   make exercise CH=01        judges this file
  *
- * A group has a prompt of `prompt` rows and `responses` responses of length[n] rows.  A row sees itself and every row before it
- * on its path: its own prompt and its own response.  Target: O(responses) work, 64-bit sums.
- * Hint: how many keys does row t of a response see?  Sum over t.
+ * A group has a prompt of `prompt` rows and `responses` responses of length[n] rows.  A row sees itself and every row
+ * before it on its path: its own prompt and its own response.  Target: O(responses) work, 64-bit sums. Hint: how many
+ * keys does row t of a response see?  Sum over t.
  */
 #include <stdint.h>
 

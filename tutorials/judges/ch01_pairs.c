@@ -23,7 +23,8 @@ static const char *reason(int32_t prompt, int32_t responses, const int32_t *leng
   for (int32_t n = 0; n < responses; ++n) rows += length[n];
   if (got == want - rows) return "a row sees itself: the diagonal is missing";
   if (got == rows * (rows + 1) / 2) return "siblings do not see each other: this is one long causal sequence";
-  if (got == (int64_t)(uint32_t)want || got == (int64_t)(int32_t)want) return "use 64-bit products: the sum passes 2^32 here";
+  if (got == (int64_t)(uint32_t)want || got == (int64_t)(int32_t)want)
+    return "use 64-bit products: the sum passes 2^32 here";
   return "count the keys that row t of a response sees, then sum over t";
 }
 
@@ -33,8 +34,11 @@ int main(void) {
     const char *name;
     int32_t prompt, responses;
     const int32_t *length;
-  } groups[] = {{"P=3, R={2,2}", 3, 2, two},         {"P=7, R={5,0,1,9}", 7, 4, ragged},    {"P=4, no response", 4, 0, none},
-                {"P=0, R={5,0,1,9}", 0, 4, ragged},  {"P=65536, R={2048,70000,131}", 65536, 3, large}};
+  } groups[] = {{"P=3, R={2,2}", 3, 2, two},
+                {"P=7, R={5,0,1,9}", 7, 4, ragged},
+                {"P=4, no response", 4, 0, none},
+                {"P=0, R={5,0,1,9}", 0, 4, ragged},
+                {"P=65536, R={2048,70000,131}", 65536, 3, large}};
   for (size_t i = 0; i < sizeof groups / sizeof groups[0]; ++i) {
     int64_t got = student_pairs(groups[i].prompt, groups[i].responses, groups[i].length);
     int64_t want = library_pairs(groups[i].prompt, groups[i].responses, groups[i].length);
@@ -44,6 +48,7 @@ int main(void) {
       return 1;
     }
   }
-  printf("right: five groups counted, the largest without visiting its %" PRId64 " pairs\n", library_pairs(65536, 3, large));
+  printf("right: five groups counted, the largest without visiting its %" PRId64 " pairs\n",
+         library_pairs(65536, 3, large));
   return 0;
 }

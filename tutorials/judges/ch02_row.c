@@ -1,6 +1,6 @@
 /*
- * Judge of exercise 02: the student's row against the library's definition ("ref" backend, double), on the last row of a causal
- * sequence, which sees all rows.
+ * Judge of exercise 02: the student's row against the library's definition ("ref" backend, double), on the last row of
+ * a causal sequence, which sees all rows.
  */
 #include <math.h>
 #include <stdio.h>
@@ -43,21 +43,23 @@ static int judge(int rows, double gain) {
   dkv_results results;
   const dkv_backend *ref;
   dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = DIM, .dtype = DKV_F64, .gain = gain, .seed = 2};
-  if (dkv_layout_group(&layout, rows, 0, NULL) || dkv_problem_random(&problem, &layout, &spec) || dkv_backend_find(&ref, "ref") ||
-      dkv_execute(&results, ref, &problem, NULL)) {
+  if (dkv_layout_group(&layout, rows, 0, NULL) || dkv_problem_random(&problem, &layout, &spec) ||
+      dkv_backend_find(&ref, "ref") || dkv_execute(&results, ref, &problem, NULL)) {
     printf("the judge itself failed: %s\n", dkv_last_error());
     return 2;
   }
   double o[DIM] = {0}, want_lse = ((const double *)results.data[DKV_LSE])[rows - 1];
-  const double *q = (const double *)problem.q + (long)(rows - 1) * DIM, *want = (const double *)results.data[DKV_O] + (long)(rows - 1) * DIM;
+  const double *q = (const double *)problem.q + (long)(rows - 1) * DIM,
+               *want = (const double *)results.data[DKV_O] + (long)(rows - 1) * DIM;
   double lse = student_row(o, q, problem.k, problem.v, rows, DIM, problem.scale);
   int wrong = 0;
   if (!(largest_difference(o, want, DIM) < 1e-9)) {
     printf("%d keys: your o[0] is %.6g, it should be %.6g; %s\n", rows, o[0], want[0], reason(&problem, o, gain));
     wrong = 1;
   } else if (!(fabs(lse - want_lse) < 1e-9 * fmax(1, fabs(want_lse)))) {
-    printf("%d keys: o is right, but lse is %.6g, it should be %.6g: what was taken out of the exponent must come back\n", rows, lse,
-           want_lse);
+    printf(
+        "%d keys: o is right, but lse is %.6g, it should be %.6g: what was taken out of the exponent must come back\n",
+        rows, lse, want_lse);
     wrong = 1;
   }
   dkv_results_free(&results);

@@ -1,6 +1,6 @@
 /*
- * Two passes over the keys: the largest score, then the sums.  Subtracting the largest score multiplies numerator and denominator by
- * the same exp(-max), and no exponent is positive any more.
+ * Two passes over the keys: the largest score, then the sums.  Subtracting the largest score multiplies numerator and
+ * denominator by the same exp(-max), and no exponent is positive any more.
  */
 #include <math.h>
 

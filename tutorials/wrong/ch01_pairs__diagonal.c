@@ -4,6 +4,7 @@
 
 int64_t student_pairs(int32_t prompt, int32_t responses, const int32_t *length) {
   int64_t pairs = (int64_t)prompt * (prompt - 1) / 2;
-  for (int32_t n = 0; n < responses; ++n) pairs += (int64_t)length[n] * prompt + (int64_t)length[n] * (length[n] - 1) / 2;
+  for (int32_t n = 0; n < responses; ++n)
+    pairs += (int64_t)length[n] * prompt + (int64_t)length[n] * (length[n] - 1) / 2;
   return pairs;
 }

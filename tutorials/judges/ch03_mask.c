@@ -1,0 +1,104 @@
+/*
+ * Judge of exercise 03: the student's end[] and position[] against dkv_layout_forest, on a group, two groups, trees and
+ * a hundred random forests.
+ */
+#include <stdio.h>
+
+#include "common/layout.h"
+#include "common/rng.h"
+
+void student_layout(int32_t *end, int32_t *position, int32_t segments, const int32_t *parent, const int32_t *length);
+
+enum { SEGMENTS = 12, ROWS = SEGMENTS * 5, GUARD = 8, UNWRITTEN = -77 };
+
+/** Are all rows of `got` equal to those of `want` moved by `shift`? */
+static int is_shifted(const int32_t *got, const int32_t *want, int32_t rows, int32_t shift) {
+  for (int32_t j = 0; j < rows; ++j)
+    if (got[j] != want[j] + shift) return 0;
+  return rows > 0;
+}
+
+/** Why is end[] wrong? */
+static const char *end_reason(const dkv_layout *l, const int32_t *end, int32_t row) {
+  int all_rows = 1, own = 1, child = 1;
+  if (end[row] == UNWRITTEN) return "nothing was written there";
+  if (is_shifted(end, l->end, l->rows, -1))
+    return "off by one: end[j] is one PAST the last row, else a segment's last row does not see itself";
+  for (int32_t j = 0; j < l->rows; ++j) {
+    int32_t s = l->segment[j], last = l->start[s + 1];
+    all_rows &= end[j] == l->rows;
+    own &= end[j] == last;
+    for (int32_t t = s + 1; t < l->segments; ++t)
+      if (l->parent[t] == s) last = l->start[t + 1];
+    child &= end[j] == last;
+  }
+  if (all_rows) return "with end[j] = T siblings see each other, and groups too: this is one long causal sequence";
+  if (own) return "the end of its own segment: the responses do not see their prompt";
+  if (child) return "children are counted, but not their children: a subtree has any depth";
+  return "it is one past the last row of the whole subtree of its segment";
+}
+
+/** Why is position[] wrong? */
+static const char *position_reason(const dkv_layout *l, const int32_t *position, int32_t row) {
+  int packed = 1, inside = 1;
+  if (position[row] == UNWRITTEN) return "nothing was written there";
+  for (int32_t j = 0; j < l->rows; ++j) {
+    packed &= position[j] == j;
+    inside &= position[j] == j - l->start[l->segment[j]];
+  }
+  if (packed) return "these are positions by packed row: a response would be turned by the lengths of its siblings";
+  if (inside) return "counted from the start of the segment: the rows of its ancestors come before it on the path";
+  return "count the rows of all ancestors, then those of its own segment before it";
+}
+
+static int judge(const char *name, int32_t segments, const int32_t *parent, const int32_t *length) {
+  dkv_layout layout;
+  int32_t end[ROWS + GUARD], position[ROWS + GUARD], wrong = 0;
+  if (dkv_layout_forest(&layout, segments, parent, length)) {
+    printf("the judge itself failed: %s\n", dkv_last_error());
+    return 2;
+  }
+  for (int32_t j = 0; j < ROWS + GUARD; ++j) end[j] = position[j] = UNWRITTEN;
+  student_layout(end, position, segments, parent, length);
+  for (int32_t j = 0; j < layout.rows && !wrong; ++j) {
+    wrong = end[j] != layout.end[j] || position[j] != layout.position[j];
+    if (end[j] != layout.end[j])
+      printf("%s, row %d: your end is %d, it should be %d; %s\n", name, j, end[j], layout.end[j],
+             end_reason(&layout, end, j));
+    else if (wrong)
+      printf("%s, row %d: end is right, your position is %d, it should be %d; %s\n", name, j, position[j],
+             layout.position[j], position_reason(&layout, position, j));
+  }
+  for (int32_t j = layout.rows; j < ROWS + GUARD && !wrong; ++j)
+    if ((wrong = end[j] != UNWRITTEN || position[j] != UNWRITTEN))
+      printf("%s: row %d was written, there are %d rows\n", name, j, layout.rows);
+  dkv_layout_free(&layout);
+  return wrong;
+}
+
+/** A random forest in depth-first order: each parent is the segment before or one of its ancestors, or there is none.
+ */
+static int judge_random(uint64_t seed) {
+  int32_t parent[SEGMENTS], length[SEGMENTS];
+  char name[40];
+  for (int32_t s = 0; s < SEGMENTS; ++s) {
+    uint32_t up = dkv_rng(seed, 1, (uint64_t)s).word[0] % 4;
+    parent[s] = s - 1;
+    while (up-- > 0 && parent[s] >= 0) parent[s] = parent[parent[s]];
+    length[s] = (int32_t)(dkv_rng(seed, 2, (uint64_t)s).word[0] % 5);
+  }
+  snprintf(name, sizeof name, "random forest %d", (int)seed);
+  return judge(name, SEGMENTS, parent, length);
+}
+
+int main(void) {
+  int wrong = judge("P=3, R={2,2}", 3, (const int32_t[]){-1, 0, 0}, (const int32_t[]){3, 2, 2});
+  if (!wrong)
+    wrong = judge("two groups, one with an empty response", 7, (const int32_t[]){-1, 0, 0, -1, 3, 3, 3},
+                  (const int32_t[]){3, 2, 2, 2, 1, 0, 3});
+  if (!wrong)
+    wrong = judge("a turn after a turn", 5, (const int32_t[]){-1, 0, 0, 2, 2}, (const int32_t[]){3, 2, 2, 1, 4});
+  for (uint64_t seed = 0; seed < 100 && !wrong; ++seed) wrong = judge_random(seed);
+  if (!wrong) printf("right: a group, two groups, a turn after a turn and 100 random forests\n");
+  return wrong;
+}

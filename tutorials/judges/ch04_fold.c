@@ -1,0 +1,109 @@
+/*
+ * Judge of exercise 04: the student's row map against dkv_layout_replicate, then Theorem 2 itself: gradients of the
+ * replicated batch, computed by the definition in double and folded by the student, against gradients of the packed
+ * batch.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/execute.h"
+
+void student_row_map(int32_t *row_map, int32_t prompt, int32_t responses, const int32_t *length);
+void student_fold(double *packed, int32_t packed_rows, const double *replicated, int32_t width, const int32_t *row_map,
+                  int32_t replicated_rows);
+
+enum { WIDTH = 8, MOST_ROWS = 64, UNWRITTEN = -77 };
+
+/** A group, packed and replicated, with the gradients of both. */
+struct twins {
+  const char *name;
+  int32_t *row_map;
+  dkv_problem packed, replicated;
+  dkv_results once, copies;
+};
+
+static int judge_map(const struct twins *t, int32_t prompt, int32_t responses, const int32_t *length) {
+  int32_t got[MOST_ROWS], rows = t->replicated.layout.rows;
+  for (int32_t r = 0; r < MOST_ROWS; ++r) got[r] = UNWRITTEN;
+  student_row_map(got, prompt, responses, length);
+  for (int32_t r = 0; r < MOST_ROWS; ++r) {
+    int32_t want = r < rows ? t->row_map[r] : UNWRITTEN;
+    if (got[r] == want) continue;
+    printf("%s, row_map[%d]: yours is %d, it should be %d; ", t->name, r, got[r], want);
+    if (r >= rows) printf("there are only %d replicated rows\n", rows);
+    else if (got[r] == UNWRITTEN) printf("nothing was written there\n");
+    else if (got[r] == r) printf("the second copy of the prompt is the same packed rows 0 .. P-1\n");
+    else printf("responses differ in length: each starts where the one before it ends\n");
+    return 1;
+  }
+  return 0;
+}
+
+/** What a row's folded gradient would be if copies were combined in a wrong way. */
+static const char *fold_reason(const struct twins *t, const double *copies, int32_t row, int32_t d, double got) {
+  double last = 0, first = 0, sum = 0;
+  int32_t count = 0;
+  if (isnan(got)) return "nothing was written, or it was added to what stood there: a sum starts from 0";
+  for (int32_t r = 0; r < t->replicated.layout.rows; ++r) {
+    if (t->row_map[r] != row) continue;
+    last = copies[r * WIDTH + d];
+    if (count++ == 0) first = last;
+    sum += last;
+  }
+  if (fabs(got - last) < 1e-12) return "that is the gradient of its last copy alone: it is not summed over N";
+  if (fabs(got - first) < 1e-12) return "that is the gradient of its first copy alone: it is not summed over N";
+  if (fabs(got - sum / count) < 1e-12)
+    return "that is the mean of its copies: the chain rule adds, it does not average";
+  return "add up the gradients of all copies of the row";
+}
+
+static int judge_fold(const struct twins *t) {
+  double got[MOST_ROWS * WIDTH];
+  int32_t rows = t->packed.layout.rows;
+  for (int what = DKV_DQ; what <= DKV_DV; ++what) {
+    const double *copies = t->copies.data[what], *want = t->once.data[what];
+    for (int32_t i = 0; i < MOST_ROWS * WIDTH; ++i) got[i] = NAN;
+    student_fold(got, rows, copies, WIDTH, t->row_map, t->replicated.layout.rows);
+    for (int32_t i = 0; i < rows * WIDTH; ++i) {
+      if (fabs(got[i] - want[i]) < 1e-12) continue;
+      printf("%s, %s of row %d: folded it is %.6g, the packed batch says %.6g; %s\n", t->name, dkv_result_name(what),
+             i / WIDTH, got[i], want[i], fold_reason(t, copies, i / WIDTH, i % WIDTH, got[i]));
+      return 1;
+    }
+    for (int32_t i = rows * WIDTH; i < MOST_ROWS * WIDTH; ++i)
+      if (!isnan(got[i])) return printf("%s: row %d was written, there are %d rows\n", t->name, i / WIDTH, rows), 1;
+  }
+  return 0;
+}
+
+static int judge(const char *name, int32_t prompt, int32_t responses, const int32_t *length) {
+  dkv_layout layout;
+  const dkv_backend *ref;
+  struct twins t = {.name = name};
+  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = WIDTH, .dtype = DKV_F64, .seed = 4};
+  if (dkv_layout_group(&layout, prompt, responses, length) || dkv_problem_random(&t.packed, &layout, &spec) ||
+      dkv_problem_replicate(&t.replicated, &t.row_map, &t.packed) || dkv_backend_find(&ref, "ref") ||
+      dkv_execute(&t.once, ref, &t.packed, NULL) || dkv_execute(&t.copies, ref, &t.replicated, NULL)) {
+    printf("the judge itself failed: %s\n", dkv_last_error());
+    return 2;
+  }
+  int wrong = judge_map(&t, prompt, responses, length);
+  if (!wrong) wrong = judge_fold(&t);
+  dkv_results_free(&t.once);
+  dkv_results_free(&t.copies);
+  dkv_problem_free(&t.packed);
+  dkv_problem_free(&t.replicated);
+  dkv_layout_free(&layout);
+  free(t.row_map);
+  return wrong;
+}
+
+int main(void) {
+  int wrong = judge("P=3, R={2,2}", 3, 2, (const int32_t[]){2, 2});
+  if (!wrong) wrong = judge("P=5, R={4,0,1,7}", 5, 4, (const int32_t[]){4, 0, 1, 7});
+  if (!wrong) wrong = judge("P=0, R={3,2}", 0, 2, (const int32_t[]){3, 2});
+  if (!wrong) wrong = judge("P=9, R={6}", 9, 1, (const int32_t[]){6});
+  if (!wrong) printf("right: dq, dk, dv of four replicated groups, folded, are those of the packed groups\n");
+  return wrong;
+}
