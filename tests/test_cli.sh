@@ -88,6 +88,8 @@ expect 0 'nothing is shared' cost --prompt 10 --lengths 5
 expect 2 'no multiple of' cost --prompt 10 --lengths 5 --heads 6 --kv-heads 4
 expect 2 'it goes from 1' cost --prompt 10 --lengths 5 --layers 0
 expect 0 'cpu +forward +tiled +yes' kernels
+expect 0 '^cpu: .* threads' kernels --backend cpu
+expect 2 'no backend "tpu"' kernels --backend tpu
 expect 0 '^\| gpu \| forward \|' kernels --markdown
 
 # --- cases: check, attention, judge -----------------------------------------------------------------------------------

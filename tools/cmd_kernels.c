@@ -79,26 +79,48 @@ static void print_markdown(void) {
   }
 }
 
-static void print_text(void) {
+/** The device of one backend, or why there is none. */
+static void print_device(const char *name) {
   const struct dkv_style *style = dkv_tool_style();
-  printf("%s%-8s%-10s%-12s%-6s%-18s%-12s%-12s%s%s\n", style->title, "backend", " direction", "  kernel", "here",
+  const dkv_backend *backend = NULL;
+  char device[256];
+  if (dkv_backend_find(&backend, name) == DKV_OK && backend->describe(device, sizeof device) == DKV_OK)
+    printf("%s: %s\n", name, device);
+  else printf("%s%s: %s%s\n", style->dim, name, dkv_last_error(), style->off);
+}
+
+/** The devices, then the kernels; only those of one backend when it is named. */
+static void print_text(const char *only) {
+  const struct dkv_style *style = dkv_tool_style();
+  for (int b = 0; dkv_backend_names[b] != NULL; ++b)
+    if (only == NULL || strcmp(only, dkv_backend_names[b]) == 0) print_device(dkv_backend_names[b]);
+  printf("\n%s%-8s %-10s %-11s%-6s%-18s%-12s%-12s%s%s\n", style->title, "backend", "direction", "kernel", "here",
          "types", "head sizes", "same bits", "idea", style->off);
   for (int i = 0; i < ENTRIES; ++i) {
     const struct entry *e = &entries[i];
     char dtypes[64], dims[160];
+    if (only != NULL && strcmp(only, e->backend) != 0) continue;
     list_dtypes(dtypes, sizeof dtypes, e->dtypes);
     list_head_dims(dims, sizeof dims, e->head_dims);
     printf("%-8s %-10s %-11s%-6s%-18s%-12s%-12s%s\n", e->backend, e->direction[0] == 'f' ? "forward" : "backward",
            e->name, runs_here(e), dtypes, dims, repeats(e->determinism), e->idea);
   }
-  const dkv_backend *gpu = NULL;
-  if (dkv_backend_find(&gpu, "gpu") != DKV_OK) printf("\n%s\n", dkv_last_error());
+}
+
+/** Is there a backend of this name, here or elsewhere? */
+static dkv_status require_backend(const char *name) {
+  for (int b = 0; name != NULL && dkv_backend_names[b] != NULL; ++b)
+    if (strcmp(name, dkv_backend_names[b]) == 0) return DKV_OK;
+  DKV_REQUIRE(name == NULL, DKV_ERR_RANGE, "there is no backend \"%.60s\"; there are ref, cpu and gpu", name);
+  return DKV_OK;
 }
 
 int dkv_cmd_kernels(int argc, char *const *argv) {
   bool markdown = false;
+  const char *backend = NULL;
   const struct dkv_flag flags[] = {
-      {"markdown", DKV_FLAG_SWITCH, &markdown, NULL, "print the table of docs/kernels.md", 0, 0},
+      {"backend", DKV_FLAG_TEXT, &backend, "NAME", "only this one: ref, cpu or gpu", 0, 0},
+      {"markdown", DKV_FLAG_SWITCH, &markdown, NULL, "print the table of docs/adding_a_kernel.md", 0, 0},
       {0},
   };
   if (dkv_args_want_help(argc, argv)) {
@@ -108,6 +130,7 @@ int dkv_cmd_kernels(int argc, char *const *argv) {
     return DKV_EXIT_OK;
   }
   dkv_status status = dkv_args_parse("kernels", flags, argc, argv, NULL);
+  if (status == DKV_OK) status = require_backend(backend);
   if (status != DKV_OK) return dkv_tool_fail(status);
   if (markdown) print_markdown();
   else print_text();
