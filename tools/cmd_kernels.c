@@ -133,6 +133,6 @@ int dkv_cmd_kernels(int argc, char *const *argv) {
   if (status == DKV_OK) status = require_backend(backend);
   if (status != DKV_OK) return dkv_tool_fail(status);
   if (markdown) print_markdown();
-  else print_text();
+  else print_text(backend);
   return DKV_EXIT_OK;
 }
