@@ -110,7 +110,7 @@ Test(warmup, a_continued_warm_up_is_the_uninterrupted_one_to_the_bit) {
   for (int i = 3; i < 8; ++i) EXPECT_OK(dkv_warmup_step(&d, &stats));
   cr_expect(d.step == 8 && memcmp(whole.params.data, second.params.data, (size_t)whole.params.count * 4) == 0);
   d.config.noise = 2;
-  EXPECT_FAIL(DKV_ERR_MISMATCH, "noise = 1, but this run has 2", dkv_warmup_load(&d, path));
+  EXPECT_FAIL(DKV_ERR_RANGE, "noise = 1, but this run has 2", dkv_warmup_load(&d, path));
   dkv_warmup_close(&a);
   dkv_warmup_close(&b);
   dkv_warmup_close(&d);

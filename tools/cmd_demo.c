@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "tools/bench.h"
+#include "tools/train.h"
 #include "tools/twins.h"
 
 static const char about[] =
@@ -169,6 +170,8 @@ static dkv_status tour(bool *equal) {
     DKV_TRY(show_speed("gpu", 8192, 512, 32, DKV_BF16));
   }
   show_where_it_pays();
+  heading("5. What it is for: reinforcement learning");
+  DKV_TRY(dkv_demo_train());
   show_next();
   return DKV_OK;
 }

@@ -124,6 +124,12 @@ void dkv_show_step(const dkv_train_stats *stats, const dkv_evaluation *held_out)
 /** Both layouts from the same start. @param[in,out] session configured, its model warmed up. @return a status. */
 dkv_status dkv_training_compare(struct dkv_training *session);
 
+/* --- train_demo.c */
+
+/** Reinforcement learning from the stored warm start, for the tour. @return DKV_OK, also when it is not there; what the
+ * trainer said. */
+dkv_status dkv_demo_train(void);
+
 /* --- curves.c */
 
 /**

@@ -168,10 +168,11 @@ dkv_status dkv_training_learn(struct dkv_training *s) {
 
 /** The last words: what was learnt, and where it is. */
 static dkv_status finish(struct dkv_training *s) {
-  if (s->flags->evaluate_every > 0)
+  bool learnt = s->config.schedule.total > 0;
+  if (s->flags->evaluate_every > 0 && learnt)
     printf("\nHeld out, after: sampled accuracy %.3f, greedy %.3f, at least one of four right %.3f\n\n",
            s->last.sampled, s->last.greedy, s->last.pass);
-  DKV_TRY(dkv_show_samples(&s->model, s->task, "Samples after", 3, s->flags->temperature, false, 1));
+  if (learnt) DKV_TRY(dkv_show_samples(&s->model, s->task, "Samples after", 3, s->flags->temperature, false, 1));
   if (s->flags->output == NULL) return DKV_OK;
   DKV_TRY(dkv_model_save(&s->model, s->directory, DKV_F32));
   printf("Saved in %s; try: dualkv sample --task %s --checkpoint %s\n", s->directory, s->task->name, s->directory);

@@ -69,7 +69,7 @@ static dkv_status compare(const dkv_safetensors *file, const char *path, const c
   for (int32_t i = 0; i < count; ++i) {
     double saved;
     memcpy(&saved, (const char *)saved_values + (size_t)i * sizeof saved, sizeof saved);
-    DKV_REQUIRE(saved == setting[i].value, DKV_ERR_MISMATCH,
+    DKV_REQUIRE(saved == setting[i].value, DKV_ERR_RANGE,
                 "%s was saved with %s = %.10g, but this run has %.10g; a run continues with the settings it began with",
                 path, setting[i].name, saved, setting[i].value);
   }

@@ -47,7 +47,7 @@ dkv_status dkv_state_save(const char *path, const char *kind, const dkv_model *m
  * @param[in,out] model,optimizer overwritten
  * @param[out]    counters        overwritten
  * @param[in,out] reference       weights overwritten, or NULL
- * @return DKV_OK; DKV_ERR_MISMATCH (a setting: its name and both values); DKV_ERR_FORMAT; as dkv_resume_load
+ * @return DKV_OK; DKV_ERR_RANGE (a setting: its name and both values); DKV_ERR_FORMAT; as dkv_resume_load
  */
 dkv_status dkv_state_load(const char *path, const char *kind, dkv_model *model, dkv_optimizer *optimizer,
                           const dkv_setting *setting, int32_t setting_count, dkv_counters *counters,

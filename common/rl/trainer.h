@@ -95,7 +95,7 @@ typedef struct dkv_trainer {
 } dkv_trainer;
 
 /**
- * The recipe that the documentation measures: 8 groups of 16, token mean and clip as the algorithm has them, learning
+ * The recipe that the documentation measures: 8 groups of 32, token mean and clip as the algorithm has them, learning
  * rate 5e-4 with 5 warm-up steps and linear decay to 5 % over 120 steps, dead groups dropped.
  * @param[out] out       overwritten
  * @param[in]  task      the task
@@ -175,7 +175,7 @@ dkv_status dkv_trainer_save(const dkv_trainer *trainer, const char *path);
  * Continues a saved run; the configuration must be the one that was saved.
  * @param[in,out] trainer opened with the same configuration; unchanged on failure
  * @param[in]     path    what dkv_trainer_save wrote
- * @return DKV_OK; DKV_ERR_MISMATCH (a setting that differs: name and both values); as dkv_resume_load
+ * @return DKV_OK; DKV_ERR_RANGE (a setting that differs: name and both values); as dkv_resume_load
  */
 dkv_status dkv_trainer_load(dkv_trainer *trainer, const char *path);
 

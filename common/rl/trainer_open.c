@@ -15,7 +15,7 @@ dkv_status dkv_train_defaults(dkv_train_config *out, const dkv_task *task, const
   *out = (dkv_train_config){.task = task,
                             .seed = 1,
                             .groups = 8,
-                            .responses = 16,
+                            .responses = 32,
                             .groups_per_batch = 8,
                             .epochs = 1,
                             .max_length = task->max_response,

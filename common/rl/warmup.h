@@ -82,7 +82,7 @@ dkv_status dkv_warmup_step(dkv_warmup *warmup, dkv_warmup_stats *stats);
 dkv_status dkv_warmup_save(const dkv_warmup *warmup, const char *path);
 
 /** Continues a saved warm-up. @param[in,out] warmup opened with the same configuration. @param[in] path its file.
- * @return DKV_OK; DKV_ERR_MISMATCH (a setting that differs); as dkv_resume_load */
+ * @return DKV_OK; DKV_ERR_RANGE (a setting that differs); as dkv_resume_load */
 dkv_status dkv_warmup_load(dkv_warmup *warmup, const char *path);
 
 DKV_END_C
