@@ -31,9 +31,10 @@ Test(learning, thirty_steps_from_the_warm_start_lift_sampled_accuracy) {
             before.sampled, before.greedy);
   EXPECT_OK(dkv_train_defaults(&config, task, "dapo"));
   config.schedule.total = 30;
+  config.responses = 16; /* the self-check's replicated pass takes most of the time */
   EXPECT_OK(dkv_trainer_open(&trainer, &model, &config));
   EXPECT_OK(dkv_trainer_self_check(&trainer, DKV_SELF_CHECK_TOLERANCE, &found));
-  cr_expect(found.rows[0] * 13 < found.rows[1], "%d and %d rows", (int)found.rows[0], (int)found.rows[1]);
+  cr_expect(found.rows[0] * 9 < found.rows[1], "%d and %d rows", (int)found.rows[0], (int)found.rows[1]);
   EXPECT_OK(dkv_trainer_run(&trainer, 30, NULL, NULL));
   dkv_evaluation after = ask(&model, task);
   cr_expect(after.sampled > 0.6 && after.sampled > before.sampled + 0.2, "from %g to %g", before.sampled,

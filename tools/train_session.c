@@ -73,7 +73,7 @@ dkv_status dkv_training_warm_up(struct dkv_training *s) {
   while (status == DKV_OK && w.step < s->warmup.schedule.total && !interrupted) {
     status = dkv_warmup_step(&w, &stats);
     if (status != DKV_OK) break;
-    dkv_log_warmup(s->log, &stats);
+    if (stats.step % 10 == 0 || w.step == s->warmup.schedule.total) dkv_log_warmup(s->log, &stats);
     dkv_tool_progress("warm-up %lld of %lld: loss %.3f", (long long)w.step, (long long)s->warmup.schedule.total,
                       stats.loss);
     if (w.step % 100 == 0 || w.step == s->warmup.schedule.total)
