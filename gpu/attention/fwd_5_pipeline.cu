@@ -3,15 +3,16 @@
  * @brief Forward rung 5: asynchronous copies.
  *
  * Previous   fwd_4_mma.cu: copy, wait, multiply, in turn.
- * Idea       cp.async writes shared memory while the warps compute: the values of a step arrive during its scores, the keys of
- *            the next step during the softmax and the second product.  Nothing else changes.
+ * Idea       cp.async writes shared memory while the warps compute: the values of a step arrive during its scores, the
+ *            keys of the next step during the softmax and the second product.  Nothing else changes.
  *
  *                tensor cores    | Q K^T (j) |  softmax, P V (j)  | Q K^T (j+1) | ...
  *                copies          |   V (j)   |      K (j+1)       |   V (j+1)   | ...
  *
  * Predict    310 to 350 TFLOP/s, what the best kernels of this instruction class reach.
- * Measured   docs/rungs.md (device, date)
- * Remains    each warp's softmax: its tensor-core instructions wait for it (rung 7, with another instruction class, hides it).
+ * Measured   382.9 TFLOP/s at P = 16384, 28 x 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-29).
+ * Remains    each warp's softmax: its tensor-core instructions wait for it (rung 7, with another instruction class,
+ *            hides it).
  *
  * Roles: block = 4 warps, 128 rows of one head; 2 blocks a multiprocessor.
  * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KB
@@ -31,14 +32,16 @@ constexpr dkv_gpu_tiling tiling = {Br, Bc, 0, 0};
 template <int D> constexpr size_t shared_bytes = sizeof(uint16_t) * (Br + 2 * Bc) * D;
 
 template <class T, int D>
-__global__ void __launch_bounds__(fwd_threads, 2) fwd_pipeline(fwd_tensors<T> x, dkv_gpu_shape shape, dkv_gpu_plan plan) {
+__global__ void __launch_bounds__(fwd_threads, 2)
+    fwd_pipeline(fwd_tensors<T> x, dkv_gpu_shape shape, dkv_gpu_plan plan) {
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char *q_tile = shared;
   uint32_t q_address = shared_address(q_tile), k_address = q_address + sizeof(T) * Br * D;
   constexpr int kv_bytes = sizeof(T) * Bc * D;
   int tile = plan.query_order[blockIdx.x], h = (int)blockIdx.y;
   int row = (int)(threadIdx.x / 32) * 32; /* of this warp in the tile */
-  uint32_t q_lane = lane_low<D>(q_address, row), k_lane = lane_high<D>(k_address, 0), v_lane = lane_low<D>(k_address + kv_bytes, 0);
+  uint32_t q_lane = lane_low<D>(q_address, row), k_lane = lane_high<D>(k_address, 0),
+           v_lane = lane_low<D>(k_address + kv_bytes, 0);
 
   fwd_state<D> state;
   fwd_walk walk(plan, tile);
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(fwd_threads, 2) fwd_pipeline(fwd_tensors<T> x,
   fwd_finish<T, D>(state, x, shape, q_tile, row, tile * Br, h);
 }
 
-}  // namespace
+} // namespace
 
 extern "C" dkv_status dkv_gpu_fwd_pipeline_workspace(const dkv_attention *p, size_t *bytes) {
   return dkv_gpu_workspace(bytes, p, 0, tiling);
@@ -92,8 +95,8 @@ extern "C" dkv_status dkv_gpu_fwd_pipeline_run(const dkv_attention *p) {
       using T = decltype(type);
       constexpr int D = decltype(dim)::value;
       DKV_TRY(dkv_gpu_shared(fwd_pipeline<T, D>, shared_bytes<D>));
-      fwd_pipeline<T, D><<<grid, fwd_threads, shared_bytes<D>, (cudaStream_t)p->stream>>>(
-          fwd_tensors_of<T>(p, shape), shape, plan);
+      fwd_pipeline<T, D>
+          <<<grid, fwd_threads, shared_bytes<D>, (cudaStream_t)p->stream>>>(fwd_tensors_of<T>(p, shape), shape, plan);
       return dkv_gpu_launched("fwd_pipeline");
     });
   });

@@ -2,12 +2,13 @@
  * @file fwd_mma.cuh
  * @brief One step of forward attention on tensor cores, for the 32 rows of a warp: what fwd_4 and fwd_5 have in common.
  *
- *     S = Q K^T    m' = max(m, S)    P = exp2(c S - c m')    l' = l exp2(c (m - m')) + sum P    O' = O exp2(c (m - m')) + P V
+ *     S = Q K^T    m' = max(m, S)    P = exp2(c S - c m')    l' = l exp2(c (m - m')) + sum P    O' = O exp2(c (m - m'))
+ *     + P V
  *
- * A warp owns two pieces of 16 rows (index r below); a lane holds rows g and g + 8 of each (index half).  A row's keys lie in the
- * four lanes of a quad, so its maximum and sum are warp_max<4> and warp_sum<4>.  S stays in registers and becomes P's operand
- * in place (mma.cuh says why).  Two pieces a warp, not one, because then each K and V fragment read from shared memory serves
- * two instructions: with one, shared memory would be the limit.
+ * A warp owns two pieces of 16 rows (index r below); a lane holds rows g and g + 8 of each (index half).  A row's keys
+ * lie in the four lanes of a quad, so its maximum and sum are warp_max<4> and warp_sum<4>.  S stays in registers and
+ * becomes P's operand in place (mma.cuh says why).  Two pieces a warp, not one, because then each K and V fragment read
+ * from shared memory serves two instructions: with one, shared memory would be the limit.
  *
  * c > 0 here: a negative scale turns the sign of Q when it is loaded, a scale of zero clears Q.
  *
@@ -37,7 +38,7 @@ template <class T> struct fwd_tensors {
 
 /** Running softmax and output of a warp's 32 rows. */
 template <int D> struct fwd_state {
-  float o[2][D / 8][4]; /**< [r][piece of 8 columns][as C in mma.cuh] */
+  float o[2][D / 8][4];   /**< [r][piece of 8 columns][as C in mma.cuh] */
   float m[2][2], l[2][2]; /**< [r][half]; l is this lane's share until the end */
 
   __device__ __forceinline__ fwd_state() {
@@ -53,8 +54,8 @@ template <int D> struct fwd_state {
 
 /** Operands of a problem. */
 template <class T> static inline fwd_tensors<T> fwd_tensors_of(const dkv_attention *p, const dkv_gpu_shape &shape) {
-  return fwd_tensors<T>{(const T *)p->q, (const T *)p->k, (const T *)p->v, (T *)p->o, (float *)p->lse,
-                        fmaxf(fabsf(shape.scale_log2), FLT_MIN)};
+  return fwd_tensors<T>{(const T *)p->q, (const T *)p->k, (const T *)p->v,
+                        (T *)p->o,       (float *)p->lse, fmaxf(fabsf(shape.scale_log2), FLT_MIN)};
 }
 
 /** Two 16-bit numbers times the sign of the scale (-1, 0, 1). */
@@ -98,7 +99,10 @@ __device__ __forceinline__ void fwd_scores(float (&s)[2][Bc / 8][4], uint32_t q_
 /** Which of a lane's scores are visible: bit 4 n + e of bits[r] for s[r][n][e]. */
 typedef uint32_t fwd_bits[2];
 
-/** Rule dkv_sees for one step; computed before the scores, while registers are free. Keys from j_end on belong to others. */
+/**
+ * Rule dkv_sees for one step; computed before the scores, while registers are free. Keys from j_end on belong to
+ * others.
+ */
 __device__ __forceinline__ void fwd_sees(fwd_bits &bits, const int *end, int i0, int j0, int j_end) {
   int lane = (int)(threadIdx.x % 32), i = i0 + lane / 4;
   bits[0] = bits[1] = 0;
@@ -128,9 +132,9 @@ __device__ __forceinline__ void fwd_mask(float (&s)[2][Bc / 8][4], const fwd_bit
 }
 
 /**
- * c m, and -infinity (no key seen yet) replaced by 0, for -inf minus -inf would be NaN.  Beyond 2^20 the rounding of c m would show
- * in exp2(c s - c m): there m is subtracted from the scores first, and the base is 0.  A row decides for itself, so its bits do
- * not depend on its neighbours.
+ * c m, and -infinity (no key seen yet) replaced by 0, for -inf minus -inf would be NaN.  Beyond 2^20 the rounding of c
+ * m would show in exp2(c s - c m): there m is subtracted from the scores first, and the base is 0.  A row decides for
+ * itself, so its bits do not depend on its neighbours.
  */
 __device__ __forceinline__ float fwd_base(float (&s)[2][Bc / 8][4], float m, float c, int r, int half) {
   float base = m == -INFINITY ? 0.0f : m * c;
@@ -147,8 +151,7 @@ __device__ __forceinline__ float fwd_base(float (&s)[2][Bc / 8][4], float m, flo
 }
 
 /** Follows the maximum; scores become weights (fp32). */
-template <int D>
-__device__ __forceinline__ void fwd_softmax(fwd_state<D> &state, float (&s)[2][Bc / 8][4], float c) {
+template <int D> __device__ __forceinline__ void fwd_softmax(fwd_state<D> &state, float (&s)[2][Bc / 8][4], float c) {
 #pragma unroll
   for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -202,7 +205,9 @@ __device__ __forceinline__ void fwd_values(fwd_state<D> &state, const float (&p)
   }
 }
 
-/** Writes lse, and o by way of the warp's own rows of the Q tile, so that global memory sees 16-byte stores in order. */
+/**
+ * Writes lse, and o by way of the warp's own rows of the Q tile, so that global memory sees 16-byte stores in order.
+ */
 template <class T, int D>
 __device__ __forceinline__ void fwd_finish(fwd_state<D> &state, const fwd_tensors<T> &x, const dkv_gpu_shape &shape,
                                            unsigned char *q_tile, int row, int i0, int h) {
@@ -231,8 +236,8 @@ __device__ __forceinline__ void fwd_finish(fwd_state<D> &state, const fwd_tensor
 }
 
 /**
- * Walks over the steps of a query tile: the masked ones of all its spans first, then the full ones.  It holds only what changes,
- * for registers are scarce; the spans are looked up when a run of steps ends.
+ * Walks over the steps of a query tile: the masked ones of all its spans first, then the full ones.  It holds only what
+ * changes, for registers are scarce; the spans are looked up when a run of steps ends.
  */
 struct fwd_walk {
   const dkv_gpu_plan &plan;
@@ -268,6 +273,6 @@ struct fwd_walk {
   }
 };
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

@@ -27,9 +27,8 @@ size_t rounded(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 /** Order of decreasing work; equal work keeps its order, so the plan is a function of the layout. */
 void write_order(job *jobs, int32_t count, int32_t *order) {
-  std::sort(jobs, jobs + count, [](const job &a, const job &b) {
-    return a.work != b.work ? a.work > b.work : a.tile < b.tile;
-  });
+  std::sort(jobs, jobs + count,
+            [](const job &a, const job &b) { return a.work != b.work ? a.work > b.work : a.tile < b.tile; });
   for (int32_t i = 0; i < count; ++i) order[i] = jobs[i].tile;
 }
 
@@ -43,7 +42,8 @@ int32_t full_limit(const dkv_layout *layout, int32_t i0, int32_t i1) {
 }
 
 /** Writes the spans of one query tile; returns how many, at most the layout's depth. */
-int32_t tile_spans(const dkv_layout *layout, dkv_gpu_tiling tiling, int32_t tile, dkv_range *ranges, dkv_gpu_span *out) {
+int32_t tile_spans(const dkv_layout *layout, dkv_gpu_tiling tiling, int32_t tile, dkv_range *ranges,
+                   dkv_gpu_span *out) {
   int32_t i0 = tile * tiling.query_rows, i1 = (int32_t)dkv_min((int64_t)i0 + tiling.query_rows, layout->rows);
   int32_t count = dkv_key_ranges(layout, i0, i1, ranges, layout->depth + 1);
   int32_t limit = full_limit(layout, i0, i1), step = tiling.query_step;
@@ -59,7 +59,8 @@ int32_t tile_spans(const dkv_layout *layout, dkv_gpu_tiling tiling, int32_t tile
 dkv_gpu_queries tile_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, int32_t tile) {
   int32_t j0 = tile * tiling.key_rows, j1 = (int32_t)dkv_min((int64_t)j0 + tiling.key_rows, layout->rows);
   int32_t step = tiling.key_step, least_end = INT32_MAX;
-  for (int32_t j = j0; j < j1; j = layout->start[layout->segment[j] + 1]) least_end = std::min(least_end, layout->end[j]);
+  for (int32_t j = j0; j < j1; j = layout->start[layout->segment[j] + 1])
+    least_end = std::min(least_end, layout->end[j]);
   dkv_gpu_queries q;
   q.query_begin = j0 / step * step;
   q.query_end = dkv_query_range(layout, j0, j1).end;
@@ -79,7 +80,8 @@ struct image {
 
 /** Offsets of the arrays; returns those of the spans, which come last. */
 size_t place(int32_t rows, dkv_gpu_tiling tiling, char *memory, image *out) {
-  size_t query_tiles = (size_t)tile_count(rows, tiling.query_rows), key_tiles = (size_t)tile_count(rows, tiling.key_rows);
+  size_t query_tiles = (size_t)tile_count(rows, tiling.query_rows),
+         key_tiles = (size_t)tile_count(rows, tiling.key_rows);
   size_t at = 0;
   auto take = [&](size_t bytes) {
     char *here = memory + at;
@@ -117,7 +119,7 @@ void build_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, 
   write_order(jobs, tiles, host.query_order);
 }
 
-}  // namespace
+} // namespace
 
 size_t dkv_gpu_plan_bytes(const dkv_layout *layout, dkv_gpu_tiling tiling) {
   image offsets;
@@ -128,9 +130,10 @@ size_t dkv_gpu_plan_bytes(const dkv_layout *layout, dkv_gpu_tiling tiling) {
 dkv_status dkv_gpu_plan_upload(const dkv_layout *layout, dkv_gpu_tiling tiling, void *memory, void *stream) {
   size_t bytes = dkv_gpu_plan_bytes(layout, tiling);
   int64_t spans = (int64_t)tile_count(layout->rows, tiling.query_rows) * layout->depth;
-  DKV_REQUIRE(spans <= INT32_MAX, DKV_ERR_RANGE, "gpu: up to %lld key spans; a plan numbers at most %d", (long long)spans,
-              INT32_MAX);
-  int32_t jobs_needed = std::max(tile_count(layout->rows, tiling.query_rows), tile_count(layout->rows, tiling.key_rows));
+  DKV_REQUIRE(spans <= INT32_MAX, DKV_ERR_RANGE, "gpu: up to %lld key spans; a plan numbers at most %d",
+              (long long)spans, INT32_MAX);
+  int32_t jobs_needed =
+      std::max(tile_count(layout->rows, tiling.query_rows), tile_count(layout->rows, tiling.key_rows));
   char *staging = (char *)calloc(bytes, 1);
   job *jobs = (job *)malloc(((size_t)jobs_needed + 1) * sizeof *jobs);
   dkv_range *ranges = (dkv_range *)malloc(((size_t)layout->depth + 1) * sizeof *ranges);
@@ -156,6 +159,12 @@ dkv_status dkv_gpu_plan_upload(const dkv_layout *layout, dkv_gpu_tiling tiling, 
 dkv_gpu_plan dkv_gpu_plan_view(int32_t rows, dkv_gpu_tiling tiling, const void *memory) {
   image at;
   place(rows, tiling, (char *)memory, &at);
-  return dkv_gpu_plan{at.end, at.queries, at.key_order, at.span_first, at.query_order, at.spans,
-                      tile_count(rows, tiling.query_rows), tile_count(rows, tiling.key_rows)};
+  return dkv_gpu_plan{at.end,
+                      at.queries,
+                      at.key_order,
+                      at.span_first,
+                      at.query_order,
+                      at.spans,
+                      tile_count(rows, tiling.query_rows),
+                      tile_count(rows, tiling.key_rows)};
 }

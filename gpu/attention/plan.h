@@ -1,10 +1,12 @@
 /**
  * @file plan.h
- * @brief The layout as a kernel sees it: for a tile of query rows its key spans, for a tile of keys its one query range.
+ * @brief The layout as a kernel sees it: for a tile of query rows its key spans, for a tile of keys its one query
+ *   range.
  *
- * Query tile [i0, i1): the keys are a few contiguous spans (a group: the prompt, then the own response up to i1; a tree: one
- * for each ancestor that does not touch the next).  Going up a chain of ancestors `end` never decreases, so the keys that
- * every row of the tile sees are a prefix of the spans: each span is a run of full steps, then a run of masked ones.
+ * Query tile [i0, i1): the keys are a few contiguous spans (a group: the prompt, then the own response up to i1; a
+ * tree: one for each ancestor that does not touch the next).  Going up a chain of ancestors `end` never decreases, so
+ * the keys that every row of the tile sees are a prefix of the spans: each span is a run of full steps, then a run of
+ * masked ones.
  *
  *     span   begin ........ full_end ........ end
  *            | no mask code | rule dkv_sees |             full_end - begin is a multiple of the key step
@@ -14,9 +16,9 @@
  *     query_begin ... full_begin ........... full_end ... query_end
  *     | masked        | no mask code         | masked   |
  *
- * Tiles straddle segments and groups freely; no row is padded.  The plan is built on the host by prepare() and copied into
- * the workspace; sizes and addresses follow from T and the depth alone, since a tile has at most one span for each segment on
- * its first row's path.
+ * Tiles straddle segments and groups freely; no row is padded.  The plan is built on the host by prepare() and copied
+ * into the workspace; sizes and addresses follow from T and the depth alone, since a tile has at most one span for each
+ * segment on its first row's path.
  *
  * Read before: common/tiles.h.  Read next: fwd_3_shared.cu.
  */
@@ -28,10 +30,10 @@
 
 /** Tile sizes of a kernel. Zero rows (or zero keys) leaves that half of the plan out. */
 struct dkv_gpu_tiling {
-  int32_t query_rows;  /**< rows of a query tile */
-  int32_t query_step;  /**< keys that such a tile takes at a time */
-  int32_t key_rows;    /**< keys of a key tile */
-  int32_t key_step;    /**< query rows that such a tile takes at a time; the grid starts at row 0 */
+  int32_t query_rows; /**< rows of a query tile */
+  int32_t query_step; /**< keys that such a tile takes at a time */
+  int32_t key_rows;   /**< keys of a key tile */
+  int32_t key_step;   /**< query rows that such a tile takes at a time; the grid starts at row 0 */
 };
 
 /** A contiguous range of keys of a query tile. */
@@ -51,14 +53,14 @@ struct dkv_gpu_queries {
 
 /** The plan in device memory. */
 struct dkv_gpu_plan {
-  const int32_t *end;               /**< [T] rule of mask.h */
-  const dkv_gpu_queries *queries;   /**< [key_tiles] */
-  const int32_t *key_order;         /**< [key_tiles] key tiles, longest range first */
-  const int32_t *span_first;        /**< [query_tiles + 1] spans of tile t: span_first[t] .. span_first[t + 1] */
-  const int32_t *query_order;       /**< [query_tiles] query tiles, most keys first */
-  const dkv_gpu_span *spans;        /**< all spans */
-  int32_t query_tiles;              /**< number of query tiles */
-  int32_t key_tiles;                /**< number of key tiles */
+  const int32_t *end;             /**< [T] rule of mask.h */
+  const dkv_gpu_queries *queries; /**< [key_tiles] */
+  const int32_t *key_order;       /**< [key_tiles] key tiles, longest range first */
+  const int32_t *span_first;      /**< [query_tiles + 1] spans of tile t: span_first[t] .. span_first[t + 1] */
+  const int32_t *query_order;     /**< [query_tiles] query tiles, most keys first */
+  const dkv_gpu_span *spans;      /**< all spans */
+  int32_t query_tiles;            /**< number of query tiles */
+  int32_t key_tiles;              /**< number of key tiles */
 };
 
 /**

@@ -1,8 +1,10 @@
 /**
  * @file shape.h
- * @brief What every rung does before its kernel: check the problem, put plain numbers into a struct, choose the template.
+ * @brief What every rung does before its kernel: check the problem, put plain numbers into a struct, choose the
+ *   template.
  *
- * A rung's workspace is [its own arrays | plan]: the arrays' sizes follow from T, H and D, so run() needs no layout array.
+ * A rung's workspace is [its own arrays | plan]: the arrays' sizes follow from T, H and D, so run() needs no layout
+ * array.
  *
  * Read before: plan.h.  Read next: fwd_1_naive.cu.
  */
@@ -18,21 +20,19 @@
 
 /** The numbers of a problem, as kernels take them. */
 struct dkv_gpu_shape {
-  int32_t rows;     /**< T */
-  int32_t heads;    /**< H */
-  int32_t kv_heads; /**< Hkv */
-  int32_t group;    /**< H / Hkv query heads for each key head */
-  int32_t dim;      /**< D */
-  int64_t q_stride; /**< H D: elements from a row of q, o, dout, dq to the next */
+  int32_t rows;      /**< T */
+  int32_t heads;     /**< H */
+  int32_t kv_heads;  /**< Hkv */
+  int32_t group;     /**< H / Hkv query heads for each key head */
+  int32_t dim;       /**< D */
+  int64_t q_stride;  /**< H D: elements from a row of q, o, dout, dq to the next */
   int64_t kv_stride; /**< Hkv D: the same for k, v, dk, dv */
-  float scale;      /**< c */
-  float scale_log2; /**< c log2(e): exp(c x) = exp2(scale_log2 x) */
+  float scale;       /**< c */
+  float scale_log2;  /**< c log2(e): exp(c x) = exp2(scale_log2 x) */
 };
 
 /** double to float without becoming infinite: a scale is finite. */
-static inline float dkv_gpu_clamp(double x) {
-  return (float)(x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x);
-}
+static inline float dkv_gpu_clamp(double x) { return (float)(x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x); }
 
 /** The numbers of `p`. */
 static inline dkv_gpu_shape dkv_gpu_shape_of(const dkv_attention *p) {
@@ -68,11 +68,12 @@ static inline dkv_status dkv_gpu_workspace(size_t *bytes, const dkv_attention *p
   return DKV_OK;
 }
 
-/** Is the workspace there and large enough? Arguments as dkv_gpu_workspace. @return DKV_OK; DKV_ERR_NULL; DKV_ERR_NOMEM */
+/** Is the workspace there and large enough? Arguments as dkv_gpu_workspace. @return DKV_OK; DKV_ERR_NOMEM */
 static inline dkv_status dkv_gpu_workspace_check(const dkv_attention *p, size_t own, dkv_gpu_tiling tiling) {
   size_t needed = 0;
   DKV_TRY(dkv_gpu_workspace(&needed, p, own, tiling));
-  DKV_REQUIRE(needed == 0 || p->workspace, DKV_ERR_NULL, "attention: workspace is NULL; this kernel needs %zu bytes", needed);
+  DKV_REQUIRE(needed == 0 || p->workspace, DKV_ERR_NOMEM, "attention: workspace is NULL; this kernel needs %zu bytes",
+              needed);
   DKV_REQUIRE(p->workspace_bytes >= needed, DKV_ERR_NOMEM, "attention: a workspace of %zu bytes; this kernel needs %zu",
               p->workspace_bytes, needed);
   return DKV_OK;
@@ -91,7 +92,8 @@ static inline dkv_gpu_plan dkv_gpu_plan_of(const dkv_attention *p, size_t own, d
 }
 
 /** run()'s first line: the shared checks, and the workspace. Arguments as dkv_gpu_workspace. */
-static inline dkv_status dkv_gpu_check(const dkv_attention *p, dkv_direction direction, size_t own, dkv_gpu_tiling tiling) {
+static inline dkv_status dkv_gpu_check(const dkv_attention *p, dkv_direction direction, size_t own,
+                                       dkv_gpu_tiling tiling) {
   DKV_TRY(dkv_attention_check(p, direction));
   return dkv_gpu_workspace_check(p, own, tiling);
 }
@@ -103,7 +105,8 @@ template <class Launch> static inline dkv_status dkv_gpu_by_dtype(dkv_dtype dtyp
   case DKV_F16: return launch(__half());
   case DKV_BF16: return launch(__nv_bfloat16());
   default:
-    return dkv_fail(DKV_ERR_UNSUPPORTED, "gpu: attention in %s; the kernels take f32, bf16 and f16", dkv_dtype_name(dtype));
+    return dkv_fail(DKV_ERR_UNSUPPORTED, "gpu: attention in %s; the kernels take f32, bf16 and f16",
+                    dkv_dtype_name(dtype));
   }
 }
 
@@ -113,14 +116,13 @@ template <class Launch> static inline dkv_status dkv_gpu_by_half(dkv_dtype dtype
   case DKV_F16: return launch(__half());
   case DKV_BF16: return launch(__nv_bfloat16());
   default:
-    return dkv_fail(DKV_ERR_UNSUPPORTED, "gpu: tensor-core attention in %s; it takes bf16 and f16", dkv_dtype_name(dtype));
+    return dkv_fail(DKV_ERR_UNSUPPORTED, "gpu: tensor-core attention in %s; it takes bf16 and f16",
+                    dkv_dtype_name(dtype));
   }
 }
 
 /** A head size as a type, so that a lambda can use it as a template argument. */
-template <int Size> struct dkv_gpu_size {
-  static constexpr int value = Size;
-};
+template <int Size> struct dkv_gpu_size { static constexpr int value = Size; };
 
 /** Calls launch(dkv_gpu_size<W>()) with the smallest W of 64, 128, 256 that holds D. */
 template <class Launch> static inline dkv_status dkv_gpu_by_width(int32_t dim, Launch launch) {

@@ -24,8 +24,8 @@ struct block {
 };
 
 std::mutex mutex;
-block *blocks = nullptr;   /**< live guarded allocations; under mutex */
-char damage[160] = "";     /**< first damage seen on a release; under mutex */
+block *blocks = nullptr; /**< live guarded allocations; under mutex */
+char damage[160] = "";   /**< first damage seen on a release; under mutex */
 
 bool guards_wanted() {
   const char *value = getenv("DKV_GPU_GUARD");
@@ -51,7 +51,7 @@ bool describe_damage(const block *b, char *out, size_t bytes) {
   return true;
 }
 
-}  // namespace
+} // namespace
 
 dkv_status dkv_gpu_allocate(void **out, size_t bytes) {
   DKV_REQUIRE(out, DKV_ERR_NULL, "dkv_gpu_allocate: out is NULL");

@@ -2,11 +2,12 @@
  * @file arena.h
  * @brief Device memory with guard zones: a kernel that writes past its buffer is caught.
  *
- *     | 4096 guard bytes | the caller's bytes ... | 4096 guard bytes |        every guard byte is 0xff: NaN in every float type
+ *     | 4096 guard bytes | the caller's bytes ... | 4096 guard bytes |        every guard byte is 0xff: NaN in every
+ *     float type
  *
- * Guards are on when the environment variable DKV_GPU_GUARD is set to anything but 0 (tests/run_gpu.sh sets it); otherwise an
- * allocation is one plain cudaMalloc.  A read past the end then gives NaN, which no comparison lets pass, and a write is
- * found by dkv_gpu_guards_check (every synchronize) and on release.
+ * Guards are on when the environment variable DKV_GPU_GUARD is set to anything but 0 (tests/run_gpu.sh sets it);
+ * otherwise an allocation is one plain cudaMalloc.  A read past the end then gives NaN, which no comparison lets pass,
+ * and a write is found by dkv_gpu_guards_check (every synchronize) and on release.
  *
  * Read before: device.h.  Read next: gpu/backend_gpu.cu.
  */

@@ -1,11 +1,13 @@
 /**
  * @file async.cuh
- * @brief Copies from global to shared memory that a thread starts and does not wait for (cp.async, compute capability 8.0).
+ * @brief Copies from global to shared memory that a thread starts and does not wait for (cp.async, compute capability
+ *   8.0).
  *
- * A thread's copies are gathered into groups; wait<N> returns when all but its N newest groups have landed.  Other threads'
- * copies are seen only after a barrier:
+ * A thread's copies are gathered into groups; wait<N> returns when all but its N newest groups have landed.  Other
+ * threads' copies are seen only after a barrier:
  *
- *     start(tile 1) commit   start(tile 2) commit   wait<1>  __syncthreads()  use tile 1   wait<0>  __syncthreads()  use tile 2
+ *     start(tile 1) commit   start(tile 2) commit   wait<1>  __syncthreads()  use tile 1   wait<0>  __syncthreads()
+ *     use tile 2
  *
  * Read before: launch.h.  Read next: mma.cuh, gpu/attention/fwd_5_pipeline.cu.
  */
@@ -41,14 +43,15 @@ template <int Pending> __device__ __forceinline__ void copy_wait() {
 }
 
 /**
- * A thread's part in copying tiles of [Rows][D] 16-bit numbers: 16-byte chunks of rows `height` apart.  Only what differs between
- * threads is kept, in 32 bits; what all share (tensor, stride, first row) comes with each call, from constant memory.
+ * A thread's part in copying tiles of [Rows][D] 16-bit numbers: 16-byte chunks of rows `height` apart.  Only what
+ * differs between threads is kept, in 32 bits; what all share (tensor, stride, first row) comes with each call, from
+ * constant memory.
  */
 template <int Rows, int D, int Threads> struct tile_copy {
   static constexpr int width = D % 128 == 0 ? 16 : D % 64 == 0 ? 8 : 4; /**< threads side by side in a row */
   static constexpr int height = Threads / width;
   static_assert(Rows % height == 0 && height % 8 == 0, "a thread's rows have the same swizzle key");
-  uint32_t to;    /**< address of the first chunk in the tile */
+  uint32_t to;     /**< address of the first chunk in the tile */
   uint32_t offset; /**< byte of the first chunk, from element (row0, 0, 0) of the tensor */
 
   /**
@@ -69,17 +72,19 @@ template <int Rows, int D, int Threads> struct tile_copy {
   template <class T>
   __device__ __forceinline__ void start(int bytes, const T *tensor, int64_t stride, int row0, int row_end) const {
     const char *from = reinterpret_cast<const char *>(tensor + row0 * stride);
-    asm volatile("" : "+l"(from)); /* or the compiler adds `offset` first and keeps it in 64 bits, one register too many */
+    asm volatile(""
+                 : "+l"(from)); /* or the compiler adds `offset` first and keeps it in 64 bits, one register too many */
     from += offset;
     int left = row_end - row0 - (int)(threadIdx.x / width); /* of this thread's rows, those before `left` exist */
 #pragma unroll
-    for (int n = 0; n < Rows / height; ++n, from += height * 2 * stride) /* one pointer moves: eight would need 16 registers */
+    for (int n = 0; n < Rows / height;
+         ++n, from += height * 2 * stride) /* one pointer moves: eight would need 16 registers */
 #pragma unroll
       for (int side = 0; side < D / (8 * width); ++side)
         copy16_start(to + bytes + n * height * D * 2 + side * width * 16, from + side * width * 16, n * height < left);
   }
 };
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

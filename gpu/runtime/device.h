@@ -2,8 +2,8 @@
  * @file device.h
  * @brief Which GPU this is, and how a CUDA error becomes a status with one sentence.
  *
- * Rules of this floor: library code never prints or exits; every CUDA call goes through DKV_CUDA; the device is the calling
- * thread's current one (CUDA_VISIBLE_DEVICES chooses among several).
+ * Rules of this floor: library code never prints or exits; every CUDA call goes through DKV_CUDA; the device is the
+ * calling thread's current one (CUDA_VISIBLE_DEVICES chooses among several).
  *
  * Read before: common/status.h.  Read next: arena.h, launch.h.
  */
@@ -51,10 +51,10 @@ dkv_status dkv_gpu_available_hopper(void);
 dkv_status dkv_gpu_fail(cudaError_t error, const char *what);
 
 /** Returns the enclosing function with a status unless the CUDA call succeeded. */
-#define DKV_CUDA(expression)                                                           \
-  do {                                                                                 \
-    cudaError_t dkv_cuda_error_ = (expression);                                        \
-    if (dkv_cuda_error_ != cudaSuccess) return dkv_gpu_fail(dkv_cuda_error_, #expression); \
+#define DKV_CUDA(expression)                                                                                           \
+  do {                                                                                                                 \
+    cudaError_t dkv_cuda_error_ = (expression);                                                                        \
+    if (dkv_cuda_error_ != cudaSuccess) return dkv_gpu_fail(dkv_cuda_error_, #expression);                             \
   } while (0)
 
 #endif

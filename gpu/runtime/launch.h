@@ -1,6 +1,7 @@
 /**
  * @file launch.h
- * @brief Launching a kernel so that nothing is taken on trust: grid limits before, shared-memory limit before, error after.
+ * @brief Launching a kernel so that nothing is taken on trust: grid limits before, shared-memory limit before, error
+ *   after.
  *
  * Rules: the last statement of a launch is always DKV_TRY(dkv_gpu_launched("name")).
  *
@@ -21,7 +22,8 @@ static inline dkv_status dkv_gpu_grid(dim3 *out, int64_t x, int64_t y, int64_t z
   DKV_REQUIRE(x > 0 && x <= INT32_MAX, DKV_ERR_RANGE, "gpu: a grid of %lld blocks in x; CUDA takes 1 to %d",
               (long long)x, INT32_MAX);
   DKV_REQUIRE(y > 0 && y <= 65535 && z > 0 && z <= 65535, DKV_ERR_RANGE,
-              "gpu: a grid of %lld by %lld blocks in y and z (heads); CUDA takes 1 to 65535", (long long)y, (long long)z);
+              "gpu: a grid of %lld by %lld blocks in y and z (heads); CUDA takes 1 to 65535", (long long)y,
+              (long long)z);
   *out = dim3((unsigned)x, (unsigned)y, (unsigned)z);
   return DKV_OK;
 }

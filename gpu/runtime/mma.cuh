@@ -1,20 +1,21 @@
 /**
  * @file mma.cuh
- * @brief Tensor cores by mma.sync: which lane holds what, tiles in shared memory that ldmatrix reads without bank conflicts.
+ * @brief Tensor cores by mma.sync: which lane holds what, tiles in shared memory that ldmatrix reads without bank
+ *   conflicts.
  *
- * One instruction multiplies a 16 x 16 by a 16 x 8 piece of 16-bit numbers into 16 x 8 floats, spread over a warp.  With
- * g = lane / 4 and t = lane % 4, each register pair holding two neighbouring elements:
+ * One instruction multiplies a 16 x 16 by a 16 x 8 piece of 16-bit numbers into 16 x 8 floats, spread over a
+ * warp.  With g = lane / 4 and t = lane % 4, each register pair holding two neighbouring elements:
  *
  *        A (16 x 16)                       B (16 x 8), by columns              C (16 x 8), floats
  *              k 2t,2t+1   k 8+2t..            n = g                                n 2t   2t+1
  *     row g      a[0]        a[2]        k 2t,2t+1   b[0]                  row g     c[0]  c[1]
  *     row g+8    a[1]        a[3]        k 8+2t..    b[1]                  row g+8   c[2]  c[3]
  *
- * C has A's shape: two C pieces side by side, rounded to 16 bits in pairs, are an A piece (a[0], a[1] from the left one,
- * a[2], a[3] from the right one).  So weights go from the first product to the second without leaving registers.
+ * C has A's shape: two C pieces side by side, rounded to 16 bits in pairs, are an A piece (a[0], a[1] from the left
+ * one, a[2], a[3] from the right one).  So weights go from the first product to the second without leaving registers.
  *
- * Tiles.  A tile is [rows][D] of 16-bit numbers; a row is D / 8 chunks of 16 bytes.  ldmatrix reads 8 rows of one chunk at a
- * time, and would find them all in the same banks; so chunk c of row r is kept at place c ^ key(r):
+ * Tiles.  A tile is [rows][D] of 16-bit numbers; a row is D / 8 chunks of 16 bytes.  ldmatrix reads 8 rows of one chunk
+ *   at a time, and would find them all in the same banks; so chunk c of row r is kept at place c ^ key(r):
  *
  *     D = 64, 128   key = r % 8          8 rows, 8 different places: all 32 banks once
  *     D = 96        key = r / 2 % 4      a row is 192 bytes, so odd and even rows lie in different banks already
@@ -36,15 +37,15 @@ template <class T> __device__ __forceinline__ void mma(float (&c)[4], const uint
 template <>
 __device__ __forceinline__ void mma<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <>
 __device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /** Two floats rounded to 16 bits each, the first in the low half. */
@@ -89,8 +90,9 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t a
 }
 
 /*
- * The four ways to read a 16 x 16 block of a tile.  A `b` result holds two B pieces: r[0], r[1] for the first eight n and r[2],
- * r[3] for the next eight.  Two of the four share their lane address, which a kernel computes once for each tile:
+ * The four ways to read a 16 x 16 block of a tile.  A `b` result holds two B pieces: r[0], r[1] for the first eight n
+ * and r[2], r[3] for the next eight.  Two of the four share their lane address, which a kernel computes once for each
+ * tile:
  *
  *     operand   the tile is   address     instruction            used for
  *     a         [m][k]        lane_low    ldmatrix               Q, dO, dS as left operands
@@ -112,9 +114,9 @@ template <int D> __device__ __forceinline__ uint32_t lane_high(uint32_t tile, in
 }
 
 /**
- * The lane address `row` rows and `column` columns further on (multiples of 16; column is a constant after unrolling): the
- * column goes in by exclusive or, because chunks are permuted, so one register serves a whole tile.  The tile must start at a
- * multiple of 512 bytes, and the lane address at a column with which `column` has no binary digit in common.
+ * The lane address `row` rows and `column` columns further on (multiples of 16; column is a constant after unrolling):
+ * the column goes in by exclusive or, because chunks are permuted, so one register serves a whole tile.  The tile must
+ * start at a multiple of 512 bytes, and the lane address at a column with which `column` has no binary digit in common.
  */
 template <int D> __device__ __forceinline__ uint32_t lane_at(uint32_t lane, int row, int column) {
   constexpr int permuted = D % 64 == 0 ? D : 32; /* columns among which chunks are permuted */
@@ -128,6 +130,6 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

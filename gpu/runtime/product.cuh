@@ -1,14 +1,16 @@
 /**
  * @file product.cuh
- * @brief Matrix products of shared-memory tiles on the ordinary fp32 units, with a small tile of results in each thread.
+ * @brief Matrix products of shared-memory tiles on the ordinary fp32 units, with a small tile of results in each
+ *   thread.
  *
  * 256 threads stand in a 16 x 16 square, thread (y, x) = (t / 16, t % 16).  Who owns which result, for Rows = 4:
  *
  *     products    c[r][n]   row 4 y + r, column x + 16 n                (both operands row by row: "A B^T")
  *     accumulate  acc[r][e] row 4 y + r, elements 4 x + 64 (e / 4) + e % 4
  *
- * A row's results lie in 16 consecutive lanes, so its maximum and sum are warp_max<16> and warp_sum<16>.  Each value read
- * from shared memory serves Rows (or Width / 16) multiplications.  The order of additions is fixed: the bits repeat.
+ * A row's results lie in 16 consecutive lanes, so its maximum and sum are warp_max<16> and warp_sum<16>.  Each value
+ * read from shared memory serves Rows (or Width / 16) multiplications.  The order of additions is fixed: the bits
+ * repeat.
  *
  * Read before: tile.cuh.  Read next: gpu/attention/fwd_3_shared.cu.
  */
@@ -28,7 +30,8 @@ __device__ __forceinline__ int square_x() { return (int)(threadIdx.x % 16); }
 __device__ __forceinline__ float4 read4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
 
 /**
- * c = A B^T over the first `dim` elements.
+ * c = A B^T over the first `dim` elements.  Four sums, of every fourth element each, added at the end: fewer roundings
+ * than one long sum, which shows where scores are large (f32, the case huge_scores).
  * @param[out] c overwritten, see above
  * @param[in]  a [16 * Rows][Width + 4] shared tile
  * @param[in]  b [16 * Columns][Width + 4] shared tile
@@ -36,10 +39,11 @@ __device__ __forceinline__ float4 read4(const float *from) { return *reinterpret
 template <int Rows, int Columns, int Width>
 __device__ __forceinline__ void products(float (&c)[Rows][Columns], const float *a, const float *b, int dim) {
   constexpr int pitch = tile_pitch<Width>;
+  float4 sum[Rows][Columns];
 #pragma unroll
   for (int r = 0; r < Rows; ++r)
 #pragma unroll
-    for (int n = 0; n < Columns; ++n) c[r][n] = 0;
+    for (int n = 0; n < Columns; ++n) sum[r][n] = make_float4(0, 0, 0, 0);
 #pragma unroll 2
   for (int d = 0; d < dim; d += 4) {
     float4 x[Rows], y[Columns];
@@ -50,9 +54,17 @@ __device__ __forceinline__ void products(float (&c)[Rows][Columns], const float 
 #pragma unroll
     for (int r = 0; r < Rows; ++r)
 #pragma unroll
-      for (int n = 0; n < Columns; ++n)
-        c[r][n] += x[r].x * y[n].x + x[r].y * y[n].y + x[r].z * y[n].z + x[r].w * y[n].w;
+      for (int n = 0; n < Columns; ++n) {
+        sum[r][n].x += x[r].x * y[n].x;
+        sum[r][n].y += x[r].y * y[n].y;
+        sum[r][n].z += x[r].z * y[n].z;
+        sum[r][n].w += x[r].w * y[n].w;
+      }
   }
+#pragma unroll
+  for (int r = 0; r < Rows; ++r)
+#pragma unroll
+    for (int n = 0; n < Columns; ++n) c[r][n] = (sum[r][n].x + sum[r][n].y) + (sum[r][n].z + sum[r][n].w);
 }
 
 /** Floats per row of a tile of weights with `Inner` columns. */
@@ -117,6 +129,6 @@ __device__ __forceinline__ void store_rows(T *tensor, int64_t stride, int row0, 
   }
 }
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

@@ -9,8 +9,8 @@
  *     ...
  *     thread  240 .. 255  row 15, then all go on with rows 16 .. 31
  *
- * A row of the shared tile has Width + 4 floats: rows that a warp reads together then start 4 banks apart, so that eight
- * 16-byte reads cover all 32 banks.
+ * A row of the shared tile has Width + 4 floats: rows that a warp reads together then start 4 banks apart, so that
+ * eight 16-byte reads cover all 32 banks.
  */
 #ifndef DKV_GPU_TILE_CUH
 #define DKV_GPU_TILE_CUH
@@ -30,7 +30,9 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 template <class T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 /** Eight consecutive elements, 16-byte aligned, as floats. */
 template <class T> __device__ __forceinline__ void load8(float out[8], const T *from) {
@@ -53,7 +55,8 @@ template <int Width> constexpr int tile_pitch = Width + 4;
  * @param[in]  stride  heads * dim
  */
 template <int Rows, int Width, int Threads, class T>
-__device__ __forceinline__ void load_tile(float *tile, const T *tensor, int64_t stride, int row0, int row_end, int dim) {
+__device__ __forceinline__ void load_tile(float *tile, const T *tensor, int64_t stride, int row0, int row_end,
+                                          int dim) {
   constexpr int pieces = Width / 8;
   for (int piece = (int)threadIdx.x; piece < Rows * pieces; piece += Threads) {
     int row = piece / pieces, d = piece % pieces * 8;
@@ -65,6 +68,6 @@ __device__ __forceinline__ void load_tile(float *tile, const T *tensor, int64_t 
   }
 }
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif

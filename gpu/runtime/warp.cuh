@@ -1,6 +1,7 @@
 /**
  * @file warp.cuh
- * @brief Sums and maxima over the lanes of a warp, by butterflies: after log2(Width) exchanges every lane has the result.
+ * @brief Sums and maxima over the lanes of a warp, by butterflies: after log2(Width) exchanges every lane has the
+ *   result.
  *
  * The order of additions is fixed, so the bits repeat.
  */
@@ -25,6 +26,6 @@ template <int Width> __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-}  // namespace dkv
+} // namespace dkv
 
 #endif
