@@ -16,7 +16,7 @@ sources=$(tracked '*.c' '*.h' '*.cu' '*.cuh')
 # shellcheck disable=SC2086,SC2046  # file names without spaces, a word each
 {
   rule "no source file has more than 400 lines" "$(wc -l $sources | awk '$2 != "total" && $1 > 400 { print $2 ": " $1 }')"
-  rule "no line has more than 120 columns" "$(awk 'length > 120 { print FILENAME ":" FNR }' $sources)"
+  rule "no line has more than 120 columns" "$(LC_ALL=C.UTF-8 grep -nE '.{121}' $sources | cut -c 1-100)"
   rule "cpu and gpu do not include each other" \
     "$(grep -nE '#include "gpu/' $(tracked 'cpu/*') /dev/null; grep -nE '#include "cpu/' $(tracked 'gpu/*') /dev/null)"
   rule "common includes nothing from above" "$(grep -nE '#include "(cpu|gpu|tools)/' $(tracked 'common/*') /dev/null)"

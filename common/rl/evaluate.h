@@ -3,8 +3,8 @@
  * @brief How good is the model on prompts that it never trained on?
  *
  * Three numbers on the same fixed prompts: sampled accuracy (what a user gets at this temperature), greedy accuracy
- * (what the model thinks best), pass\@N (at least one of N samples is right).  Reinforcement learning that only sharpens
- * raises the first towards the others.
+ * (what the model thinks best), pass\@N (at least one of N samples is right).  Reinforcement learning that only
+ * sharpens raises the first towards the others.
  *
  * Read before: rollout.h.
  */
