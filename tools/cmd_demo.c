@@ -25,6 +25,22 @@ static void heading(const char *text) {
   fflush(stdout);
 }
 
+/** Prints a drawing; on a terminal the letters of the mask get the colour of their segment, and blind dots fade. */
+static void print_drawing(const char *text) {
+  static const char *const hue[] = {"\033[33m", "\033[35m", "\033[36m"}; /* a, b, c */
+  const bool colour = dkv_tool_style()->off[0] != '\0';
+  const char *mask = strstr(text, "The mask:");
+  for (const char *at = text; *at != '\0'; ++at) {
+    bool lone = at > text && at[-1] == ' ' && (at[1] == ' ' || at[1] == '\n');
+    bool letter = (*at >= 'a' && *at <= 'c') || *at == 'p' || *at == '.';
+    if (!colour || mask == NULL || at < mask || !lone || !letter) {
+      putchar(*at);
+      continue;
+    }
+    printf("%s%c\033[0m", *at == 'p' ? "\033[34m" : *at == '.' ? "\033[2m" : hue[*at - 'a'], *at);
+  }
+}
+
 /** 1. The layout and its mask. */
 static dkv_status draw_group(const dkv_layout *layout) {
   char *text = NULL;
@@ -35,7 +51,7 @@ static dkv_status draw_group(const dkv_layout *layout) {
          "when\n"
          "j <= i and i < end[j]: no response sees its sibling, both see the prompt.\n\n");
   DKV_TRY(dkv_layout_draw(&text, layout, 0));
-  fputs(text, stdout);
+  print_drawing(text);
   free(text);
   return DKV_OK;
 }
@@ -106,6 +122,19 @@ static dkv_status show_agreement(const dkv_layout *layout, bool *equal) {
   return status;
 }
 
+/** What the times say, in a sentence. */
+static void conclude(const struct dkv_bench_result *result) {
+  const struct dkv_style *style = dkv_tool_style();
+  double packed = 0, replicated = 0;
+  if (!result->replicated.measured) return;
+  for (int d = 0; d < 2; ++d) {
+    packed += dkv_bench_median(&result->packed.direction[d]);
+    replicated += dkv_bench_median(&result->replicated.direction[d]);
+  }
+  printf("\n%sForward and backward take %.3g ms instead of %.3g ms: %.2f times less, %.2f predicted.%s\n", style->good,
+         packed, replicated, replicated / packed, result->saving.pair_ratio, style->off);
+}
+
 /** 3. One backend, timed at a size where sharing matters. */
 static dkv_status show_speed(const char *name, int32_t prompt, int32_t response_length, int32_t heads,
                              dkv_dtype dtype) {
@@ -125,6 +154,7 @@ static dkv_status show_speed(const char *name, int32_t prompt, int32_t response_
     printf("Prompt of %d rows, %d responses of %d: the same kernels on both layouts.\n\n", prompt, RESPONSES,
            response_length);
     dkv_bench_print(result, &request);
+    conclude(result);
   }
   dkv_layout_free(&request.layout);
   free(result);
