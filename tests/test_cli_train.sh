@@ -101,7 +101,8 @@ lines broken/metrics.jsonl step 60
 lines broken/metrics.jsonl warmup 2
 
 # --- self-check, both layouts, all methods ----------------------------------------------------------------------------
-expect 0 'gradients of 25 tensors equal' train $small --checkpoint "$warm" --steps 1 --self-check
+expect 0 'gradients of 25 tensors equal' train $small --checkpoint "$warm" --steps 1 --self-check --repeats 2 --json check.jsonl
+lines check.jsonl self_check 1
 expect 1 'gradient of model.* differs by' train $small --checkpoint "$warm" --steps 1 --self-check --tolerance 0
 for algorithm in grpo dr_grpo gspo cispo; do
   expect 0 'Samples after' train $small --checkpoint "$warm" --algorithm $algorithm --layout replicated --steps 2 --epochs 2 \

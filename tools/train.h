@@ -33,6 +33,7 @@ struct dkv_train_flags {
   const char *json;                             /**< metrics, or NULL: output/metrics.jsonl */
   int64_t seed, threads;
   int64_t steps, warmup_steps, evaluate_every, held_out;
+  int64_t repeats;
   int64_t groups, responses, groups_per_batch, epochs, max_length, tries, overlong;
   double lr, temperature, clip_low, clip_high, dual_clip, kl, entropy;
   double warmup_lr, noise, tolerance;
@@ -100,6 +101,9 @@ dkv_status dkv_log_open(FILE **out, const char *path, bool resume, int64_t warmu
 void dkv_log_run(const struct dkv_training *session);
 /** A step of the warm-up. @param[in] log file or NULL. @param[in] stats its numbers. */
 void dkv_log_warmup(FILE *log, const dkv_warmup_stats *stats);
+/** The times of a repeated self-check. @param[in] session the run. @param[in] found the last check. @param[in] seconds
+ * [repeats][2] packed and replicated. */
+void dkv_log_self_check(const struct dkv_training *session, const dkv_self_check *found, double seconds[][2]);
 /** A step. @param[in] session the run. @param[in] stats its numbers. */
 void dkv_log_step(const struct dkv_training *session, const dkv_train_stats *stats);
 /** A held-out evaluation. @param[in] session the run. @param[in] step steps done. @param[in] seconds spent in steps.

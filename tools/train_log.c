@@ -98,6 +98,21 @@ void dkv_log_warmup(FILE *log, const dkv_warmup_stats *x) {
   fflush(log);
 }
 
+void dkv_log_self_check(const struct dkv_training *s, const dkv_self_check *x, double seconds[][2]) {
+  if (s->log == NULL) return;
+  fprintf(s->log,
+          "{\"kind\":\"self_check\",\"packed_rows\":%lld,\"replicated_rows\":%lld,\"packed_loss\":%.9g,"
+          "\"replicated_loss\":%.9g,\"worst\":%.4g,\"worst_parameter\":\"%s\"",
+          (long long)x->rows[0], (long long)x->rows[1], x->loss[0], x->loss[1], x->worst, x->worst_parameter);
+  for (int way = 0; way < 2; ++way) {
+    fprintf(s->log, ",\"%s_seconds\":[", way ? "replicated" : "packed");
+    for (int64_t i = 0; i < s->flags->repeats; ++i) fprintf(s->log, i ? ",%.6g" : "%.6g", seconds[i][way]);
+    fprintf(s->log, "]");
+  }
+  fprintf(s->log, "}\n");
+  fflush(s->log);
+}
+
 void dkv_log_step(const struct dkv_training *s, const dkv_train_stats *x) {
   if (s->log == NULL) return;
   fprintf(s->log,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/rl/seed.h"
 
@@ -63,8 +64,12 @@ static void draw_advantages(dkv_trainer *t) {
 static dkv_status one_way(dkv_trainer *t, int32_t used, bool replicated, dkv_self_check *out) {
   dkv_update_stats stats = {0};
   dkv_normaliser total;
+  struct timespec begin, end;
   DKV_TRY(dkv_model_zero_grads(t->model));
+  clock_gettime(CLOCK_MONOTONIC, &begin);
   DKV_TRY(dkv_trainer_gradient(t, used, replicated, &stats, &total));
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  out->seconds[replicated] = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
   out->loss[replicated] = stats.policy.loss;
   out->rows[replicated] = stats.rows;
   return DKV_OK;

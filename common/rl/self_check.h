@@ -21,6 +21,7 @@ DKV_BEGIN_C
 typedef struct dkv_self_check {
   double loss[2];           /**< packed, replicated */
   int64_t rows[2];          /**< packed, replicated */
+  double seconds[2];        /**< of the gradient, packed, replicated */
   double norm;              /**< of the packed gradient */
   int32_t parameters;       /**< tensors compared */
   double worst;             /**< largest |g_packed - g_replicated| / |g_packed|, Frobenius norms of one tensor */
