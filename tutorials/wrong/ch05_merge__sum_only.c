@@ -1,0 +1,12 @@
+// caught: o is not
+/* Rescales the sum of weights and forgets the output. */
+#include <math.h>
+
+void student_merge(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
+  const double top = fmax(*m, m2);
+  const double old = *m == -INFINITY ? 0 : exp(*m - top);
+  const double new = m2 == -INFINITY ? 0 : exp(m2 - top);
+  for (int d = 0; d < dim; ++d) o[d] += o2[d];
+  *l = old * *l + new *l2;
+  *m = top;
+}
