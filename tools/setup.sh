@@ -14,6 +14,7 @@ present() {
   case $1 in
     program:*) command -v "$what" >/dev/null 2>&1 ;;
     header:*) printf '#include <stddef.h>\n#include <%s>\n' "$what" | "$CC" -E -x c - >/dev/null 2>&1 ;;
+    python:*) python3 -c "import $what" >/dev/null 2>&1 || /usr/bin/python3 -c "import $what" >/dev/null 2>&1 ;;
     clang:-fsanitize=fuzzer)
       probe=$(mktemp) && printf 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }\n' |
         clang "$what" -x c - -o "$probe" >/dev/null 2>&1; found=$?; rm -f "$probe"; return $found ;;
