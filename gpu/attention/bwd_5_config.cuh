@@ -22,22 +22,20 @@
 #include "gpu/hopper/tma.cuh"
 #include "gpu/hopper/wgmma.cuh"
 
-/** How a step's dQ reaches the fp32 sum in global memory. */
-enum dkv_bwd5_dq {
-  DKV_DQ_DIRECT, /**< red.v4 from the consumers' registers */
-  DKV_DQ_STAGED, /**< through shared memory, added in bulk by a helper warp */
-  DKV_DQ_ORDERED /**< the same, key tiles taking turns: bitwise repeatable */
-};
-
-/** Everything known at compile time. */
-template <typename T_, int D_, int queries_, dkv_bwd5_dq dq_, bool early_, bool ahead_> struct dkv_bwd5_config {
-  using T = T_;                                 /**< __nv_bfloat16 or __half */
-  static constexpr int D = D_;                  /**< head size, 64 or 128 */
-  static constexpr int queries = queries_;      /**< query rows of a step */
-  static constexpr int keys = DKV_BWD5_KEYS;    /**< keys of a tile: 64 for each of the two consumer warpgroups */
-  static constexpr dkv_bwd5_dq dq = dq_;
-  static constexpr bool early = early_;         /**< dV is issued before dS is known, to cover its arithmetic */
-  static constexpr bool ahead = ahead_;         /**< the scores of the next step are issued behind dK of this one */
+/**
+ * Everything known at compile time.
+ * @tparam T       __nv_bfloat16 or __half
+ * @tparam D       head size, 64 or 128
+ * @tparam queries query rows of a step
+ * @tparam ordered key tiles take turns at adding to dQ: bitwise repeatable
+ */
+template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = true> struct dkv_bwd5_config {
+  using T = T_;
+  static constexpr int D = D_;
+  static constexpr int queries = queries_;
+  static constexpr bool ordered = ordered_;
+  static constexpr bool hold = hold_;
+  static constexpr int keys = DKV_BWD5_KEYS; /**< keys of a tile: 64 for each of the two consumer warpgroups */
   static constexpr int dq_columns = D == 128 ? queries : queries / 2; /**< N of a warpgroup's share of dQ^T */
   static constexpr int panels = D / DKV_PANEL;
   static constexpr int threads = 384, producer_registers = 24, consumer_registers = 240; /**< 3 x 168 in all */
@@ -46,15 +44,15 @@ template <typename T_, int D_, int queries_, dkv_bwd5_dq dq_, bool early_, bool 
   static constexpr uint32_t query_panel = queries * DKV_PANEL_ROW_BYTES; /**< bytes of a panel of Q, dO or dS */
   static constexpr uint32_t key_tile = panels * key_panel;
   static constexpr uint32_t query_tile = panels * query_panel;
-  static constexpr uint32_t ds_tile = 2 * query_panel;                   /**< 128 keys are two panels */
-  static constexpr uint32_t dq_share = 64 * dq_columns * 4;              /**< one warpgroup's fp32 part of dQ^T */
+  static constexpr uint32_t ds_tile = 2 * query_panel;      /**< 128 keys are two panels */
+  static constexpr uint32_t dq_share = 64 * dq_columns * 4; /**< one warpgroup's fp32 part of dQ^T */
   static constexpr uint32_t vector = (queries * 4 + 127) / 128 * 128;
 
   static constexpr uint32_t k_at = 0, v_at = k_at + key_tile;
   static constexpr uint32_t q_at = v_at + key_tile, do_at = q_at + 2 * query_tile;
   static constexpr uint32_t ds_at = do_at + 2 * query_tile;
   static constexpr uint32_t dq_at = ds_at + 2 * ds_tile;
-  static constexpr uint32_t lse_at = dq_at + (dq == DKV_DQ_DIRECT ? 0 : 2 * dq_share);
+  static constexpr uint32_t lse_at = dq_at + 2 * dq_share;
   static constexpr uint32_t delta_at = lse_at + 2 * vector;
   static constexpr uint32_t barriers_at = delta_at + 2 * vector;
   static constexpr uint32_t work_at = barriers_at + 24 * 8;
@@ -65,7 +63,7 @@ template <typename T_, int D_, int queries_, dkv_bwd5_dq dq_, bool early_, bool 
   /* mbarriers, as indices from barriers_at: of Q and dO one a stage, of dQ one for [even or odd step][warpgroup] */
   static constexpr int kv_full = 0, q_full = 1, q_empty = 3, do_full = 5, do_empty = 7, dq_full = 9, dq_empty = 13;
   static constexpr int kv_empty = 17, barriers = 18;
-  static constexpr int helpers = dq == DKV_DQ_DIRECT ? 0 : dq == DKV_DQ_STAGED ? 1 : 2; /**< threads that add dQ */
+  static constexpr int helpers = ordered ? 2 : 1; /**< threads that add dQ */
 
   /** Arrivals that end a phase of mbarrier i: data has one announcer; a freed buffer hears both warpgroups. */
   static __device__ __forceinline__ uint32_t arrivals(int i) {
@@ -78,31 +76,35 @@ template <typename T_, int D_, int queries_, dkv_bwd5_dq dq_, bool early_, bool 
 /** Named barriers. */
 enum { DKV_BWD5_BAR_DS = 1, DKV_BWD5_BAR_GROUP = 2 /* and 3: one a consumer warpgroup */ };
 
-/** Start of the workspace, written by prepare(): what depends on the layout's lists. Offsets in bytes from the start. */
+/** Start of the workspace, written by prepare(): what depends on the layout's lists. Offsets in bytes from the start.
+ */
 struct dkv_bwd5_header {
-  int32_t items;       /**< length of the item list */
-  int32_t slots;       /**< key tiles that are cut */
-  int64_t items_at;    /**< [items] dkv_bwd5_item */
-  int64_t tiles_at;    /**< [slots] int32: key tile of each slot */
-  int64_t rank_at;     /**< ordered: int32 turn of each (item, step) at the step's dQ block */
-  int64_t slots_at;    /**< fp32 slots that did not fit into dq, see dkv_bwd5_slot */
+  int32_t items;    /**< length of the item list */
+  int32_t parts;    /**< how many of them, the first ones, are parts of cut tiles */
+  int32_t slots;    /**< key tiles that are cut */
+  int32_t unused;   /**< 0 */
+  int64_t items_at; /**< [items] dkv_bwd5_item */
+  int64_t tiles_at; /**< [slots] int32: key tile of each slot */
+  int64_t rank_at;  /**< ordered: int32 turn of each (item, step) at the step's dQ block */
+  int64_t slots_at; /**< fp32 slots that did not fit into dq, see dkv_bwd5_slot */
 };
 
 /** What the kernels are given besides the tensor maps. */
 struct dkv_bwd5_parameters {
-  char *workspace;      /**< a dkv_bwd5_header and all that it points to */
-  int32_t *ticket;      /**< next item of the queue */
-  int32_t *turns;       /**< ordered: [blocks][H] turn counters of dQ, then [slots][Hkv] of cut tiles */
-  const int32_t *end;   /**< [tiles * 128] end[j]; j itself for j >= T, so that nobody sees those */
-  float *minus_lse;     /**< [H][blocks * queries] -lse log2(e) */
-  float *delta;         /**< [H][blocks * queries] sum of do o */
-  float *sum;           /**< [blocks][H] blocks of queries x D sums of dQ, in fragment order */
-  float *low;           /**< the dq output: nobody needs it before the end, so slots live there until they are rounded */
-  int32_t low_slots;    /**< how many (slot, key head) pairs it holds */
-  int32_t rows, blocks; /**< T; ceil(T / queries) */
+  char *workspace;    /**< a dkv_bwd5_header and all that it points to */
+  int32_t *ticket;    /**< next item of the queue */
+  int32_t *turns;     /**< ordered: [blocks][H] turn counters of dQ, then [slots][Hkv] of cut tiles */
+  const int32_t *end; /**< [tiles * 128] end[j]; j itself for j >= T, so that nobody sees those */
+  float *minus_lse;   /**< [H][blocks * queries] -lse log2(e) */
+  float *delta;       /**< [H][blocks * queries] sum of do o */
+  float *sum;         /**< [blocks][H] blocks of queries x D sums of dQ, in fragment order */
+  float *low;         /**< the dq output: nobody needs it before the end, so slots live there until they are rounded */
+  int32_t low_slots;  /**< how many (slot, key head) pairs it holds */
+  int32_t rows, blocks;           /**< T; ceil(T / queries) */
   int32_t heads, kv_heads, group; /**< H, Hkv, H / Hkv */
-  float scale;          /**< c */
-  float scale_log2;     /**< c log2(e) */
+  uint32_t zero;                  /**< 0, see dkv_stay */
+  float scale;                    /**< c */
+  float scale_log2;               /**< c log2(e) */
 };
 
 /** The header. */

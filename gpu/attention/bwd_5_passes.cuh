@@ -35,9 +35,8 @@ template <typename T> __device__ __forceinline__ float dkv_dot8(uint4 a, uint4 b
  * D/8 lanes share a row, 16 bytes each.
  */
 template <typename T, int D>
-__global__ void __launch_bounds__(256)
-    dkv_bwd5_delta(const T *o, const T *dout, const float *lse, float *delta, float *minus_lse, int32_t rows, int32_t padded,
-                   int32_t heads) {
+__global__ void __launch_bounds__(256) dkv_bwd5_delta(const T *o, const T *dout, const float *lse, float *delta,
+                                                      float *minus_lse, int32_t rows, int32_t padded, int32_t heads) {
   constexpr int lanes = D / 8, at_once = 256 / lanes;
   const int32_t head = blockIdx.y, lane = threadIdx.x % lanes;
 #pragma unroll
@@ -59,8 +58,8 @@ __global__ void __launch_bounds__(256)
 
 /** 64-row panels of shared memory, un-swizzled, to rows [row0, row0 + count) of a [T][heads][D] tensor at `out`. */
 template <typename T, int D>
-__device__ __forceinline__ void dkv_bwd5_write_rows(T *out, const char *panels, uint32_t panel_bytes, int64_t row0, int count,
-                                                    int64_t heads, int64_t head) {
+__device__ __forceinline__ void dkv_bwd5_write_rows(T *out, const char *panels, uint32_t panel_bytes, int64_t row0,
+                                                    int count, int64_t heads, int64_t head) {
   for (int i = threadIdx.x; i < count * (D / 8); i += blockDim.x) {
     const int row = i / (D / 8), column = i % (D / 8) * 8;
     const char *from = panels + column / 64 * panel_bytes + dkv_panel_offset(row, column % 64);
@@ -70,8 +69,7 @@ __device__ __forceinline__ void dkv_bwd5_write_rows(T *out, const char *panels, 
 }
 
 /** Four packed pairs, the fragment of 16 columns, from two float4 of a fragment-ordered block. */
-template <typename T>
-__device__ __forceinline__ void dkv_bwd5_pack(uint32_t (&r)[4], float4 a, float4 b, float scale) {
+template <typename T> __device__ __forceinline__ void dkv_bwd5_pack(uint32_t (&r)[4], float4 a, float4 b, float scale) {
   r[0] = dkv_pack<T>(a.x * scale, a.y * scale);
   r[1] = dkv_pack<T>(a.z * scale, a.w * scale);
   r[2] = dkv_pack<T>(b.x * scale, b.y * scale);
@@ -109,7 +107,8 @@ template <class C> __global__ void __launch_bounds__(256) dkv_bwd5_clear_slots(d
 
 /** dK and dV of the cut tiles from their slots. Any grid, 256 threads. */
 template <class C>
-__global__ void __launch_bounds__(256) dkv_bwd5_round_slots(typename C::T *dk, typename C::T *dv, dkv_bwd5_parameters p) {
+__global__ void __launch_bounds__(256)
+    dkv_bwd5_round_slots(typename C::T *dk, typename C::T *dv, dkv_bwd5_parameters p) {
   __shared__ __align__(1024) char panels[C::key_tile];
   const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
   const int32_t *tiles = reinterpret_cast<const int32_t *>(p.workspace + dkv_bwd5_head(p).tiles_at);

@@ -3,18 +3,20 @@
  * @brief Host side of the key-stationary backward: which (key tile, query chunk) items there are, and in which order.
  *
  * A tile of 128 keys [j0, j1) is seen by the query rows [j0, last end[j]), cut into steps on one fixed grid.  With rule
- * j <= i < end[j] the steps of a tile form three runs, whatever the layout (no step in between is empty: every row sees itself
- * and everything up to the tile's largest end):
+ * j <= i < end[j] the steps of a tile form three runs, whatever the layout (no step in between is empty: every row sees
+ * itself and everything up to the tile's largest end):
  *
  *     step    first ........ full .................... full_end ........ last
  *             |  partial     |  every pair visible     |  partial        |
  *             diagonal       from row j1 - 1 on        past the smallest end
  *
- * Long runs are cut at absolute multiples of `chunk` steps: the CTAs at work at one time then share a window of Q, dO and
- * dQ rows that stays in the L2 cache, and no item is so long that the last one keeps the card waiting.  A tile that is cut
- * adds its parts to an fp32 slot; a tile that is not cut rounds its dK, dV once and stores them.
+ * Long runs are cut at absolute multiples of `chunk` steps: the CTAs at work at one time then share a window of Q, dO
+ * and dQ rows that stays in the L2 cache, and no item is so long that the last one keeps the card waiting.  A tile that
+ * is cut adds its parts to an fp32 slot; a tile that is not cut rounds its dK, dV once and stores them.
  *
- * Order: by chunk, long items first; a key head is a section of its own (the list is the same for all of them).
+ * Order: first the parts of cut tiles, then the whole tiles, so that short items fill the end of the queue; each by
+ * chunk, long ones first.  The queue runs through the first kind for every key head, then through the second kind for
+ * every key head; the list is the same for all of them.
  *
  * Read before: common/mask.h, common/tiles.h.  Read next: bwd_5_config.cuh.
  */
@@ -32,12 +34,13 @@
 #define DKV_BWD5_KEYS 128
 /** Multiprocessors that the cut into chunks is balanced for; another number only costs balance. */
 #define DKV_BWD5_PROCESSORS 132
-/** Most steps of a chunk, over the query heads of a key head: their rows of Q, dO and dQ fit into the L2 cache. */
+/** Most steps of a chunk, over the query heads of a key head: their rows of Q, dO and dQ stay in the L2 cache. */
 #ifndef DKV_BWD5_CHUNK
-#define DKV_BWD5_CHUNK 512
+#define DKV_BWD5_CHUNK 256
 #endif
 
-/** One work item of every key head: a key tile against the query steps [first, last), all query heads of the key head. */
+/** One work item of every key head: a key tile against the query steps [first, last), all query heads of the key head.
+ */
 struct dkv_bwd5_item {
   int32_t tile;     /**< key rows 128 tile .. 128 tile + 127 */
   int32_t first;    /**< first query step */
@@ -53,12 +56,13 @@ struct dkv_bwd5_item {
 /** The whole plan. */
 struct dkv_bwd5_plan {
   std::vector<dkv_bwd5_item> items;
-  std::vector<int32_t> rank; /**< [sum of steps] turn of each (item, step) at its dQ block; filled on request */
+  std::vector<int32_t> rank;       /**< [sum of steps] turn of each (item, step) at its dQ block; filled on request */
   std::vector<int32_t> slot_tiles; /**< [slots] key tile of each slot */
-  std::vector<int32_t> end;  /**< [tiles * 128] end[j]; j itself past the rows, so that nobody sees those */
-  int32_t slots = 0;         /**< tiles that are cut */
-  int32_t blocks = 0;        /**< ceil(T / queries) */
-  int32_t tiles = 0;         /**< ceil(T / 128) */
+  std::vector<int32_t> end;        /**< [tiles * 128] end[j]; j itself past the rows, so that nobody sees those */
+  int32_t slots = 0;               /**< tiles that are cut */
+  int32_t parts = 0;               /**< items that are parts of cut tiles: the first ones of the list */
+  int32_t blocks = 0;              /**< ceil(T / queries) */
+  int32_t tiles = 0;               /**< ceil(T / 128) */
 };
 
 /** The item of a whole key tile: its three runs of steps of `queries` rows. */
@@ -93,14 +97,16 @@ static inline dkv_bwd5_item dkv_bwd5_cut(const dkv_bwd5_item &whole, int32_t beg
   return part;
 }
 
-/** Steps of a chunk: total work / (6 items a multiprocessor), between 64 and 512 steps over the g query heads. */
+/** Steps of a chunk: an eighth of a multiprocessor's work, between 16 and DKV_BWD5_CHUNK, shared by the g query heads.
+ */
 static inline int32_t dkv_bwd5_chunk(int64_t steps, int32_t heads, int32_t kv_heads) {
-  const int64_t group = heads / kv_heads;
-  const int64_t balanced = steps * heads / (DKV_BWD5_PROCESSORS * 6);
-  return (int32_t)std::max<int64_t>(1, std::min<int64_t>(std::max<int64_t>(balanced, 64), DKV_BWD5_CHUNK) / group);
+  const int64_t eighth = steps * heads / (DKV_BWD5_PROCESSORS * 8);
+  const int64_t together = std::min<int64_t>(std::max<int64_t>(eighth, 16), DKV_BWD5_CHUNK);
+  return (int32_t)std::max<int64_t>(1, together / (heads / kv_heads));
 }
 
-/** Appends the item, or its parts if it is longer than a chunk and a half; a last part under half a chunk joins its neighbour. */
+/** Appends the item, or its parts if it is longer than a chunk and a half; a last part under half a chunk joins its
+ * neighbour. */
 static inline void dkv_bwd5_append(dkv_bwd5_plan *plan, const dkv_bwd5_item &whole, int32_t chunk) {
   if (2 * (int64_t)(whole.last - whole.first) <= 3 * (int64_t)chunk) return plan->items.push_back(whole);
   int32_t begin = whole.first, part = 0;
@@ -116,6 +122,21 @@ static inline void dkv_bwd5_append(dkv_bwd5_plan *plan, const dkv_bwd5_item &who
   }
   if (part == 1) plan->items.back().slot = -1;
   else plan->slot_tiles.push_back(whole.tile), plan->slots++;
+}
+
+/**
+ * Sorts the list: parts first; by chunk; within a chunk long items first, so that short ones fill the gaps.  Ordered,
+ * within a chunk the last key tile first: of the tiles that add to a step it starts nearest to that step, and so nobody
+ * waits long for it.  (The other way round every tile of a response takes as long as the first.)
+ */
+static inline void dkv_bwd5_sort(dkv_bwd5_plan *plan, int32_t chunk, bool ordered) {
+  std::stable_sort(plan->items.begin(), plan->items.end(), [=](const dkv_bwd5_item &a, const dkv_bwd5_item &b) {
+    if ((a.slot < 0) != (b.slot < 0)) return a.slot >= 0;
+    const bool by_end = ordered && a.slot < 0; /* tiles of one response end together */
+    const int32_t left = (by_end ? a.last - 1 : a.first) / chunk, right = (by_end ? b.last - 1 : b.first) / chunk;
+    if (left != right) return left < right;
+    return ordered ? a.tile > b.tile : a.last - a.first > b.last - b.first;
+  });
 }
 
 /** Turns: the n-th item in list order that visits a step adds to the step's dQ as number n. */
@@ -148,10 +169,8 @@ static inline dkv_status dkv_bwd5_make_plan(dkv_bwd5_plan *plan, const dkv_atten
     }
     const int32_t chunk = dkv_bwd5_chunk(steps, problem->heads, problem->kv_heads);
     for (const dkv_bwd5_item &item : whole) dkv_bwd5_append(plan, item, chunk);
-    std::stable_sort(plan->items.begin(), plan->items.end(), [chunk](const dkv_bwd5_item &a, const dkv_bwd5_item &b) {
-      const int32_t left = a.first / chunk, right = b.first / chunk;
-      return left != right ? left < right : a.last - a.first > b.last - b.first;
-    });
+    dkv_bwd5_sort(plan, chunk, problem->deterministic);
+    for (const dkv_bwd5_item &item : plan->items) plan->parts += item.slot >= 0;
     if (problem->deterministic) dkv_bwd5_rank(plan);
     plan->end.assign(layout->end, layout->end + layout->rows);
     while (plan->end.size() < (size_t)plan->tiles * DKV_BWD5_KEYS) plan->end.push_back((int32_t)plan->end.size());

@@ -15,12 +15,6 @@ struct dkv_bwd5_maps {
   CUtensorMap dk, dv;        /**< boxes of 64 rows */
 };
 
-/** What a CTA works on. */
-struct dkv_bwd5_work {
-  dkv_bwd5_item item;
-  int32_t kv_head;
-};
-
 /** Producer: tells the others which item comes next; kv_head -1: none. The announcing arrive on kv_full follows. */
 __device__ __forceinline__ void dkv_bwd5_send_work(uint32_t at, int32_t index, int32_t kv_head) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(at), "r"(index), "r"(kv_head) : "memory");
@@ -36,26 +30,14 @@ __device__ __forceinline__ void dkv_bwd5_read_work(uint32_t at, int32_t *index, 
   asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(*index), "=r"(*kv_head) : "r"(at) : "memory");
 }
 
-/** Waits for the next work item, number `round` of this CTA. @return false: there is none. */
-template <class C>
-__device__ __forceinline__ bool dkv_bwd5_receive(dkv_bwd5_work *work, uint32_t shared, uint32_t round,
-                                                 const dkv_bwd5_parameters &p) {
-  int32_t index;
-  dkv_mbarrier_wait(dkv_bwd5_barrier<C>(shared, C::kv_full), round & 1);
-  dkv_bwd5_read_work(shared + C::work_at, &index, &work->kv_head);
-  if (work->kv_head < 0) return false;
-  work->item = dkv_bwd5_items(p)[index];
-  return true;
-}
-
 /**
  * Loads a step's tile of Q or dO, with its vector lse or delta, as soon as the consumers have left the stage.
  * @param[in] tile,vector,full,empty where in shared memory: stage 0 of each
  */
 template <class C>
 __device__ __forceinline__ void dkv_bwd5_load_queries(uint32_t tile, uint32_t vector, uint32_t full, uint32_t empty,
-                                                      uint32_t n, const CUtensorMap *map, const float *from, int32_t step,
-                                                      int32_t head) {
+                                                      uint32_t n, const CUtensorMap *map, const float *from,
+                                                      int32_t step, int32_t head) {
   const uint32_t stage = n & 1;
   full += stage * 8;
   dkv_mbarrier_wait(empty + stage * 8, (n >> 1 & 1) ^ 1);
@@ -64,7 +46,8 @@ __device__ __forceinline__ void dkv_bwd5_load_queries(uint32_t tile, uint32_t ve
   dkv_bulk_load(vector + stage * C::vector, from, C::queries * 4, full);
 }
 
-/** A step's part of [H][blocks * queries] lse or delta; opaque, so that no pointer is kept in registers between steps. */
+/** A step's part of [H][blocks * queries] lse or delta; opaque, so that no pointer is kept in registers between steps.
+ */
 template <class C>
 __device__ __forceinline__ const float *dkv_bwd5_vector(const float *all, int32_t head, int32_t step,
                                                         const dkv_bwd5_parameters &p) {
@@ -80,24 +63,43 @@ __device__ __forceinline__ uint32_t dkv_bwd5_produce_head(uint32_t start, uint32
 #pragma unroll 1
   for (int32_t step = item.first; step < stop; step++, n++) {
     uint32_t shared = dkv_opaque(start), barriers = shared + C::barriers_at;
-    dkv_bwd5_load_queries<C>(shared + C::q_at, shared + C::lse_at, barriers + C::q_full * 8, barriers + C::q_empty * 8, n,
-                             &maps.q, dkv_bwd5_vector<C>(p.minus_lse, head, step, p), step, head);
+    dkv_bwd5_load_queries<C>(shared + C::q_at, shared + C::lse_at, barriers + C::q_full * 8, barriers + C::q_empty * 8,
+                             n, &maps.q, dkv_bwd5_vector<C>(p.minus_lse, head, step, p), step, head);
     shared = dkv_opaque(start), barriers = shared + C::barriers_at;
-    dkv_bwd5_load_queries<C>(shared + C::do_at, shared + C::delta_at, barriers + C::do_full * 8, barriers + C::do_empty * 8,
-                             n, &maps.dout, dkv_bwd5_vector<C>(p.delta, head, step, p), step, head);
+    dkv_bwd5_load_queries<C>(shared + C::do_at, shared + C::delta_at, barriers + C::do_full * 8,
+                             barriers + C::do_empty * 8, n, &maps.dout, dkv_bwd5_vector<C>(p.delta, head, step, p),
+                             step, head);
   }
   return n;
 }
 
+/**
+ * Which item a ticket stands for: the parts of cut tiles of key head 0, of key head 1, ..., then the whole tiles of
+ * each.
+ * @param[in,out] index   in: the ticket; out: place in the item list
+ * @param[out]    kv_head key head; >= Hkv when the queue is empty
+ */
+__device__ __forceinline__ void dkv_bwd5_find_work(int32_t *index, int32_t *kv_head, const dkv_bwd5_parameters &p) {
+  const int32_t parts = dkv_bwd5_head(p).parts, whole = dkv_bwd5_head(p).items - parts;
+  const int32_t ticket = *index, rest = ticket - parts * p.kv_heads;
+  if (rest < 0) {
+    *kv_head = ticket / parts;
+    *index = ticket % parts;
+  } else {
+    *kv_head = whole == 0 ? p.kv_heads : rest / whole;
+    *index = whole == 0 ? 0 : parts + rest % whole;
+  }
+}
+
 /** One thread: takes tickets from the queue, announces the item, loads K and V, then everything for its steps. */
 template <class C>
-__device__ __forceinline__ void dkv_bwd5_produce(uint32_t start, const dkv_bwd5_maps &maps, const dkv_bwd5_parameters &p) {
+__device__ __forceinline__ void dkv_bwd5_produce(uint32_t start, const dkv_bwd5_maps &maps,
+                                                 const dkv_bwd5_parameters &p) {
   int32_t index = atomicAdd(p.ticket, 1), kv_head;
   uint32_t n = 0; /* steps since the start; its highest bit counts the items */
   for (;; n ^= 1u << 31) {
     const uint32_t shared = dkv_opaque(start), full = dkv_bwd5_barrier<C>(shared, C::kv_full);
-    kv_head = index / dkv_bwd5_head(p).items;
-    index -= kv_head * dkv_bwd5_head(p).items;
+    dkv_bwd5_find_work(&index, &kv_head, p);
     dkv_mbarrier_wait(dkv_bwd5_barrier<C>(shared, C::kv_empty), (n >> 31) ^ 1);
     if (kv_head >= p.kv_heads) break;
     dkv_bwd5_send_work(shared + C::work_at, index, kv_head);
@@ -117,8 +119,7 @@ __device__ __forceinline__ void dkv_bwd5_produce(uint32_t start, const dkv_bwd5_
 }
 
 /** Adds one step's two shares of dQ to their block of the fp32 sum, each as soon as its warpgroup has written it. */
-template <class C>
-__device__ __forceinline__ void dkv_bwd5_add_step(uint32_t shared, uint32_t n, float *sum) {
+template <class C> __device__ __forceinline__ void dkv_bwd5_add_step(uint32_t shared, uint32_t n, float *sum) {
   const uint32_t pair = 2 * (n & 1);
 #pragma unroll
   for (uint32_t w = 0; w < 2; w++) {
@@ -132,21 +133,23 @@ __device__ __forceinline__ void dkv_bwd5_add_step(uint32_t shared, uint32_t n, f
 }
 
 /** Ordered: this item's turn at the dQ block of a step. */
-__device__ __forceinline__ int32_t dkv_bwd5_turn(const dkv_bwd5_parameters &p, const dkv_bwd5_item &item, int32_t step) {
+__device__ __forceinline__ int32_t dkv_bwd5_turn(const dkv_bwd5_parameters &p, const dkv_bwd5_item &item,
+                                                 int32_t step) {
   const int64_t table = *(const volatile int64_t *)&dkv_bwd5_head(p).rank_at;
   return reinterpret_cast<const int32_t *>(p.workspace + table)[*(const volatile int64_t *)&item.rank + step];
 }
 
-/** The steps of one head of an item. Ordered, helper 0 takes the even steps and helper 1 the odd ones. @return steps so far. */
+/** The steps of one head of an item. Ordered, helper 0 takes the even steps and helper 1 the odd ones. @return steps so
+ * far. */
 template <class C>
-__device__ __forceinline__ uint32_t dkv_bwd5_add_head(uint32_t start, uint32_t n, const dkv_bwd5_item &item, int32_t head,
-                                                      const dkv_bwd5_parameters &p, uint32_t helper) {
+__device__ __forceinline__ uint32_t dkv_bwd5_add_head(uint32_t start, uint32_t n, const dkv_bwd5_item &item,
+                                                      int32_t head, const dkv_bwd5_parameters &p, uint32_t helper) {
   const int32_t stop = item.last;
 #pragma unroll 1
   for (int32_t step = item.first; step < stop; step++, n++) {
     const uint32_t shared = dkv_opaque(start);
     const int64_t block = (int64_t)(int32_t)dkv_opaque(step) * p.heads + head;
-    if constexpr (C::dq == DKV_DQ_ORDERED) {
+    if constexpr (C::ordered) {
       if ((n & 1) != helper) continue;
       const int32_t turn = dkv_bwd5_turn(p, item, step);
       dkv_turn_wait(p.turns + block, turn);
@@ -179,10 +182,12 @@ __device__ __forceinline__ void dkv_bwd5_add_dq(uint32_t start, const dkv_bwd5_p
   dkv_bulk_wait_done();
 }
 
-/** A whole tile: rounds this warpgroup's 64 keys of dK or dV once, through shared memory that only it uses, and stores them. */
+/** A whole tile: rounds this warpgroup's 64 keys of dK or dV once, through shared memory that only it uses, and stores
+ * them. */
 template <class C>
-__device__ __forceinline__ void dkv_bwd5_store(const float (&sum)[C::D / 2], float scale, uint32_t stage, const CUtensorMap *map,
-                                               int32_t row, int32_t kv_head, const dkv_bwd5_state<C> &state) {
+__device__ __forceinline__ void dkv_bwd5_store(const float (&sum)[C::D / 2], float scale, uint32_t stage,
+                                               const CUtensorMap *map, int32_t row, int32_t kv_head,
+                                               const dkv_bwd5_state<C> &state) {
 #pragma unroll
   for (int k = 0; k < C::D / 16; k++) {
     uint32_t r[4];
@@ -210,81 +215,66 @@ __device__ __forceinline__ void dkv_bwd5_add(const float (&sum)[C::D / 2], float
 /** Writes dK and dV of the item. */
 template <class C>
 __device__ __forceinline__ void dkv_bwd5_finish(dkv_bwd5_state<C> &state, const dkv_bwd5_maps &maps,
-                                                const dkv_bwd5_parameters &p, const dkv_bwd5_work &work) {
+                                                const dkv_bwd5_parameters &p, const dkv_bwd5_item &item,
+                                                int32_t kv_head) {
   dkv_named_sync(DKV_BWD5_BAR_DS, 256); /* the other warpgroup's last dQ has read K */
-  if (work.item.slot < 0) {
+  if (item.slot < 0) {
     const uint32_t half = state.group * C::key_tile / 2;
-    const int32_t row = work.item.tile * C::keys + state.group * 64;
-    dkv_bwd5_store<C>(state.dv, 1.0f, state.shared + C::v_at + half, &maps.dv, row, work.kv_head, state);
-    dkv_bwd5_store<C>(state.dk, p.scale, state.shared + C::k_at + half, &maps.dk, row, work.kv_head, state);
+    const int32_t row = item.tile * C::keys + state.group * 64;
+    dkv_bwd5_store<C>(state.dv, 1.0f, state.shared + C::v_at + half, &maps.dv, row, kv_head, state);
+    dkv_bwd5_store<C>(state.dk, p.scale, state.shared + C::k_at + half, &maps.dk, row, kv_head, state);
     if (state.thread == 0) dkv_bulk_wait_read();
     return;
   }
-  const int64_t index = (int64_t)work.item.slot * p.kv_heads + work.kv_head;
+  const int64_t index = (int64_t)item.slot * p.kv_heads + kv_head;
   float *slot = dkv_bwd5_slot<C>(p, index);
   int32_t *turn = p.turns + (int64_t)p.blocks * p.heads + index;
-  if constexpr (C::dq == DKV_DQ_ORDERED) {
-    if (state.thread == 0) dkv_turn_wait(turn, 2 * work.item.part + state.group);
+  if constexpr (C::ordered) {
+    if (state.thread == 0) dkv_turn_wait(turn, 2 * item.part + state.group);
     dkv_named_sync(DKV_BWD5_BAR_GROUP + state.group, 128);
   }
   dkv_bwd5_add<C>(state.dk, p.scale, slot, state);
   dkv_bwd5_add<C>(state.dv, 1.0f, slot + C::keys * C::D, state);
-  if constexpr (C::dq == DKV_DQ_ORDERED) {
+  if constexpr (C::ordered) {
     __threadfence();
     dkv_named_sync(DKV_BWD5_BAR_GROUP + state.group, 128);
-    if (state.thread == 0) dkv_turn_end(turn, 2 * work.item.part + state.group);
+    if (state.thread == 0) dkv_turn_end(turn, 2 * item.part + state.group);
   }
 }
 
-/** All steps of an item: for each query head a partial, a full and a partial run. */
-template <class C>
-__device__ __forceinline__ void dkv_bwd5_steps(dkv_bwd5_state<C> &state, const dkv_bwd5_parameters &p,
-                                               const dkv_bwd5_work &work) {
-  const dkv_bwd5_item &item = work.item;
-  const int64_t stride = (int64_t)p.heads * (C::queries * C::D);
-  for (int32_t g = 0; g < p.group; g++) {
-    float *dq = p.sum + item.first * stride + (int64_t)(work.kv_head * p.group + g) * (C::queries * C::D);
-    for (int run = 0; run < 3; run++) {
-      int32_t step = run == 0 ? item.first : run == 1 ? item.full : item.full_end;
-      const int32_t stop = run == 0 ? item.full : run == 1 ? item.full_end : item.last;
-      if (run == 1) {
+/** One run of steps [step, stop) of a key tile and a query head. */
+template <class C, bool masked>
+__device__ __forceinline__ void dkv_bwd5_steps(dkv_bwd5_state<C> &state, int32_t tile, int32_t step, int32_t stop,
+                                               const dkv_bwd5_parameters &p) {
 #pragma unroll 1
-        for (; step < stop; step++, dq += stride) dkv_bwd5_step<C, false>(state, step * C::queries, dq, p.scale_log2);
-      } else {
-#pragma unroll 1
-        for (; step < stop; step++, dq += stride) dkv_bwd5_step<C, true>(state, step * C::queries, dq, p.scale_log2);
-      }
-    }
-  }
+  for (; step < stop; step++) dkv_bwd5_step<C, masked>(state, tile, step * C::queries, p);
 }
 
 /** A consumer warpgroup: item after item, from the first score to the last gradient. */
 template <class C>
-__device__ __forceinline__ void dkv_bwd5_consume(uint32_t shared, const dkv_bwd5_maps &maps, const dkv_bwd5_parameters &p) {
+__device__ __forceinline__ void dkv_bwd5_consume(uint32_t shared, const dkv_bwd5_maps &maps,
+                                                 const dkv_bwd5_parameters &p) {
   dkv_bwd5_state<C> state;
-  dkv_bwd5_work work;
   state.shared = shared;
-  state.n = 0;
+  state.n = 0; /* steps since the start; its highest bit counts the items */
   state.group = __shfl_sync(0xffffffffu, threadIdx.x / 128 - 1, 0);
   state.thread = threadIdx.x % 128;
-#pragma unroll
-  for (int i = 0; i < C::queries / 2; i++) state.s[i] = 0.0f;
-  for (uint32_t round = 0; dkv_bwd5_receive<C>(&work, shared, round, p); round++) {
-    state.stop = state.n + (uint32_t)(work.item.last - work.item.first) * p.group;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      state.key[i] = work.item.tile * C::keys + state.group * 64 + dkv_accumulator_row(state.thread, 2 * i);
-      state.span[i] = (uint32_t)(p.end[state.key[i]] - state.key[i]);
-    }
+  for (;; state.n ^= 1u << 31) {
+    int32_t index, kv_head;
+    dkv_mbarrier_wait(dkv_bwd5_barrier<C>(shared, C::kv_full), state.n >> 31);
+    dkv_bwd5_read_work(shared + C::work_at, &index, &kv_head);
+    if (kv_head < 0) break;
 #pragma unroll
     for (int i = 0; i < C::D / 2; i++) state.dk[i] = state.dv[i] = 0.0f;
-    if constexpr (C::ahead) {
-      dkv_bwd5_issue_scores(state, state.n);
-      dkv_wgmma_wait<0>();
-      dkv_pin(state.s);
+#pragma unroll 1
+    for (int32_t left = 3 * p.group; left > 0; left--) { /* for each head a partial, a full and a partial run */
+      dkv_bwd5_read_work(dkv_opaque(shared) + C::work_at, &index, &kv_head);
+      const volatile dkv_bwd5_item &item = dkv_bwd5_items(p)[index];
+      const int run = left % 3;
+      if (run == 2) dkv_bwd5_steps<C, false>(state, item.tile, item.full, item.full_end, p);
+      else dkv_bwd5_steps<C, true>(state, item.tile, run ? item.full_end : item.first, run ? item.last : item.full, p);
     }
-    dkv_bwd5_steps<C>(state, p, work);
-    dkv_bwd5_finish<C>(state, maps, p, work);
+    dkv_bwd5_finish<C>(state, maps, p, dkv_bwd5_items(p)[index], kv_head);
     if (state.thread == 0) dkv_mbarrier_arrive(dkv_bwd5_barrier<C>(shared, C::kv_empty));
   }
   if (state.thread == 0) dkv_bulk_wait_done();

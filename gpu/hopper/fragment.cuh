@@ -13,8 +13,8 @@
  *
  *     row 0   0 1 2 3 4 5 6 7        row 1   1 0 3 2 5 4 7 6        row 2   2 3 0 1 6 7 4 5      ...
  *
- * so that eight rows of one chunk column touch all 32 banks once.  TMA writes this order (128-byte swizzle) when the panel
- * starts on a 1024-byte boundary.
+ * so that eight rows of one chunk column touch all 32 banks once.  TMA writes this order (128-byte swizzle) when the
+ * panel starts on a 1024-byte boundary.
  *
  * Read before: common/dtype.h.  Read next: mbarrier.cuh, tma.cuh, wgmma.cuh.
  */
@@ -98,8 +98,8 @@ __device__ __forceinline__ uint32_t dkv_stmatrix_address(uint32_t panel, int row
 }
 
 /**
- * Address for dkv_stmatrix_transposed of columns 16k..16k+15 of a packed 64-row accumulator, into a panel whose rows are
- * the accumulator's columns: panel row = 16k + column, panel column = accumulator row (0..63).
+ * Address for dkv_stmatrix_transposed of columns 16k..16k+15 of a packed 64-row accumulator, into a panel whose rows
+ * are the accumulator's columns: panel row = 16k + column, panel column = accumulator row (0..63).
  * @param[in] panel shared address of the panel
  * @param[in] t     thread of the warpgroup
  * @param[in] k     which 16 columns of the accumulator

@@ -2,8 +2,8 @@
  * @file reduce.cuh
  * @brief Adding to global memory in fp32 without waiting: from registers, or in bulk from shared memory; and turns.
  *
- * The order of such adds is free, so their sum differs in the last bits from run to run.  A turn counter fixes the order:
- * whoever has turn n waits until the counter is n, adds, waits until the adds are done, and sets it to n + 1.
+ * The order of such adds is free, so their sum differs in the last bits from run to run.  A turn counter fixes the
+ * order: whoever has turn n waits until the counter is n, adds, waits until the adds are done, and sets it to n + 1.
  *
  * Read before: mbarrier.cuh.  Read next: gpu/attention/bwd_5_hopper.cu.
  */
@@ -14,12 +14,13 @@
 
 /** Adds four floats to 16-byte aligned global memory; each of the four is one atomic add at the L2 cache. */
 __device__ __forceinline__ void dkv_reduce_add4(float *global, float x, float y, float z, float w) {
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
 }
 
 /**
- * Adds `bytes` (a multiple of 16) of floats from shared to global memory and closes the bulk group.  Writers of the shared
- * memory called dkv_fence_async_proxy, then a barrier.
+ * Adds `bytes` (a multiple of 16) of floats from shared to global memory and closes the bulk group.  Writers of the
+ * shared memory called dkv_fence_async_proxy, then a barrier.
  */
 __device__ __forceinline__ void dkv_bulk_reduce_add(float *global, uint32_t shared, uint32_t bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"

@@ -12,8 +12,8 @@
  *     MN-major   the product sums over rows   next k16: +2048 bytes (16 rows); next 64 of M or N: next panel
  *
  * Ordering: dkv_wgmma_fence() before the first product of a group and after touching any of its registers;
- * dkv_wgmma_commit() closes a group; dkv_wgmma_wait<n>() waits until at most n groups are pending (they finish in order).
- * Shared memory written by ordinary stores needs dkv_fence_async_proxy() in each writer and then a barrier.
+ * dkv_wgmma_commit() closes a group; dkv_wgmma_wait<n>() waits until at most n groups are pending (they finish in
+ * order). Shared memory written by ordinary stores needs dkv_fence_async_proxy() in each writer and then a barrier.
  *
  * Read before: fragment.cuh, mbarrier.cuh, tma.cuh.  Read next: gpu/attention/fwd_7_hopper.cu.
  */

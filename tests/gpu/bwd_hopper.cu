@@ -1,161 +1,17 @@
 /**
  * @file bwd_hopper.cu
- * @brief Checks the Hopper backward on many layouts against plain fp32 sums on the same GPU, and times its variants.
+ * @brief Checks the Hopper backward rungs on many layouts, and times them.
  *
- *     bwd_hopper check            exit code 0 only when every case is within tolerance
- *     bwd_hopper bench [N,P,R...] a table of ms and TFLOP/s for each variant
+ *     bwd_hopper check    exit code 0 only when every case of every rung, type and head size is within tolerance
+ *     bwd_hopper bench    a table of ms and useful TFLOP/s, the card held at its power limit
  *
- * The backward is a function of q, k, v, do, o and lse; o and lse need not come from a forward pass, so none is run here: lse is
- * near log(visible keys) and o is small noise.  Sums of the judge are in double over fp32 products.
- *
- * Read before: gpu/attention/bwd_5_hopper.cu.
+ * Read before: bwd_judge.cuh.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/gpu/bwd_judge.cuh"
 
-static int chunk_limit = 256; /* a knob of the plan that the table of variants turns */
-#define DKV_BWD5_CHUNK chunk_limit
+#include "gpu/attention/bwd_4_hopper_plain.cu"
 #include "gpu/attention/bwd_5_hopper.cu"
 
-#define CHECK(x)                                                                                                       \
-  do {                                                                                                                 \
-    cudaError_t e_ = (x);                                                                                              \
-    if (e_ != cudaSuccess) printf("CUDA: %s: %s\n", #x, cudaGetErrorString(e_)), exit(3);                              \
-  } while (0)
-#define MUST(x)                                                                                                        \
-  do {                                                                                                                 \
-    if ((x) != DKV_OK) printf("FAILED: %s: %s\n", #x, dkv_last_error()), exit(3);                                      \
-  } while (0)
-
-static const int guard = 4096; /* elements of a known pattern after every output */
-
-/* ---- data ---- */
-__device__ static uint32_t mix(uint64_t x) {
-  x ^= x >> 33, x *= 0xff51afd7ed558ccdull, x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53ull, x ^= x >> 33;
-  return (uint32_t)x;
-}
-template <typename T> __global__ void fill_normal(T *out, int64_t n, uint64_t seed, float sigma) {
-  for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
-    float u = (mix(i * 2 + seed * 0x9e3779b97f4a7c15ull) + 1.0f) * 2.3283064e-10f;
-    float w = mix(i * 2 + 1 + seed * 0x9e3779b97f4a7c15ull) * 2.3283064e-10f;
-    out[i] = T(sigma * sqrtf(-2.0f * logf(fminf(u, 1.0f))) * cospif(2.0f * w));
-  }
-}
-template <typename T> __global__ void fill_rows(T *out, int64_t row0, int64_t rows, int64_t width, float value) {
-  for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < rows * width; i += gridDim.x * 256ll)
-    out[row0 * width + i] = T(mix(i) & 1 ? value : -value);
-}
-__global__ void fill_lse(float *lse, const int32_t *position, int32_t rows) {
-  for (int i = blockIdx.x * 256 + threadIdx.x; i < rows; i += gridDim.x * 256)
-    lse[(int64_t)blockIdx.y * rows + i] = logf(position[i] + 1.0f) + 0.5f;
-}
-
-/* ---- the judge ---- */
-template <typename T> __device__ float dot(const T *a, const T *b, int dim) {
-  float s = 0;
-  for (int d = 0; d < dim; d++) s += float(a[d]) * float(b[d]);
-  return s;
-}
-struct view {
-  const void *q, *k, *v, *o, *dout;
-  const float *lse;
-  const int32_t *end;
-  int rows, heads, kv_heads, dim;
-  float scale;
-};
-/* block: one (query row, head); out [samples][dim] */
-template <typename T> __global__ void judge_dq(double *out, view p, const int32_t *row, const int32_t *head) {
-  __shared__ float weight[128];
-  __shared__ float delta;
-  const int i = row[blockIdx.x], h = head[blockIdx.x], kh = h / (p.heads / p.kv_heads), t = threadIdx.x;
-  const T *q = (const T *)p.q + dkv_offset(i, h, p.heads, p.dim), *d_o = (const T *)p.dout + dkv_offset(i, h, p.heads, p.dim);
-  if (t == 0) delta = dot(d_o, (const T *)p.o + dkv_offset(i, h, p.heads, p.dim), p.dim);
-  const float lse = p.lse[(int64_t)h * p.rows + i];
-  double sum = 0;
-  for (int j0 = 0; j0 <= i; j0 += 128) {
-    const int j = j0 + t;
-    const bool sees = j <= i && i < p.end[min(j, p.rows - 1)];
-    __syncthreads();
-    weight[t] = 0;
-    if (sees) {
-      float s = dot(q, (const T *)p.k + dkv_offset(j, kh, p.kv_heads, p.dim), p.dim);
-      float dp = dot(d_o, (const T *)p.v + dkv_offset(j, kh, p.kv_heads, p.dim), p.dim);
-      weight[t] = expf(s * p.scale - lse) * (dp - delta);
-    }
-    __syncthreads();
-    if (t < p.dim)
-      for (int c = 0; c < 128 && j0 + c < p.rows; c++)
-        if (weight[c] != 0) sum += weight[c] * float(((const T *)p.k)[dkv_offset(j0 + c, kh, p.kv_heads, p.dim) + t]);
-  }
-  if (t < p.dim) out[(int64_t)blockIdx.x * p.dim + t] = sum * p.scale;
-}
-/* block: one (key row, key head); out dk [samples][dim], dv [samples][dim] */
-template <typename T>
-__global__ void judge_dkdv(double *dk, double *dv, view p, const int32_t *row, const int32_t *head) {
-  __shared__ float weight[128], derivative[128];
-  const int j = row[blockIdx.x], kh = head[blockIdx.x], g = p.heads / p.kv_heads, t = threadIdx.x;
-  const T *k = (const T *)p.k + dkv_offset(j, kh, p.kv_heads, p.dim), *v = (const T *)p.v + dkv_offset(j, kh, p.kv_heads, p.dim);
-  double sk = 0, sv = 0;
-  for (int h = kh * g; h < (kh + 1) * g; h++)
-    for (int i0 = j; i0 < p.end[j]; i0 += 128) {
-      const int i = i0 + t;
-      __syncthreads();
-      weight[t] = derivative[t] = 0;
-      if (i < p.end[j]) {
-        const T *q = (const T *)p.q + dkv_offset(i, h, p.heads, p.dim), *d_o = (const T *)p.dout + dkv_offset(i, h, p.heads, p.dim);
-        float delta = dot(d_o, (const T *)p.o + dkv_offset(i, h, p.heads, p.dim), p.dim);
-        weight[t] = expf(dot(q, k, p.dim) * p.scale - p.lse[(int64_t)h * p.rows + i]);
-        derivative[t] = weight[t] * (dot(d_o, v, p.dim) - delta);
-      }
-      __syncthreads();
-      if (t < p.dim)
-        for (int c = 0; c < 128 && i0 + c < p.end[j]; c++) {
-          sk += derivative[c] * float(((const T *)p.q)[dkv_offset(i0 + c, h, p.heads, p.dim) + t]);
-          sv += weight[c] * float(((const T *)p.dout)[dkv_offset(i0 + c, h, p.heads, p.dim) + t]);
-        }
-    }
-  if (t < p.dim) dk[(int64_t)blockIdx.x * p.dim + t] = sk * p.scale, dv[(int64_t)blockIdx.x * p.dim + t] = sv;
-}
-
-/* ---- a problem on the device ---- */
-struct problem {
-  dkv_layout layout;
-  dkv_attention a;
-  int32_t *end, *position;
-  size_t q_size, k_size;
-};
-template <typename T> static void open_problem(problem *x, int heads, int kv_heads, int dim, uint64_t seed) {
-  const int64_t rows = x->layout.rows;
-  x->q_size = rows * heads * dim, x->k_size = rows * kv_heads * dim;
-  dkv_attention *a = &x->a;
-  memset(a, 0, sizeof *a);
-  a->layout = &x->layout, a->heads = heads, a->kv_heads = kv_heads, a->head_dim = dim, a->scale = 1 / sqrt((double)dim);
-  a->dtype = dkv_is_bf16<T>::value ? DKV_BF16 : DKV_F16;
-  void **in[5] = {(void **)&a->q, (void **)&a->k, (void **)&a->v, &a->o, (void **)&a->dout};
-  for (int i = 0; i < 5; i++) {
-    const size_t n = i == 1 || i == 2 ? x->k_size : x->q_size;
-    CHECK(cudaMalloc(in[i], (n + guard) * 2));
-    CHECK(cudaMemset(*in[i], 0xff, (n + guard) * 2));
-    fill_normal<T><<<4096, 256>>>((T *)*in[i], n, seed * 8 + i, i == 3 ? 0.1f : 1.0f);
-  }
-  void **out[3] = {&a->dq, &a->dk, &a->dv};
-  for (int i = 0; i < 3; i++) CHECK(cudaMalloc(out[i], ((i ? x->k_size : x->q_size) + guard) * 2));
-  CHECK(cudaMalloc(&a->lse, rows * heads * 4));
-  CHECK(cudaMalloc(&x->end, rows * 4));
-  CHECK(cudaMalloc(&x->position, rows * 4));
-  CHECK(cudaMemcpy(x->end, x->layout.end, rows * 4, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy(x->position, x->layout.position, rows * 4, cudaMemcpyHostToDevice));
-  fill_lse<<<dim3(64, heads), 256>>>((float *)a->lse, x->position, (int)rows);
-  CHECK(cudaDeviceSynchronize());
-}
-static void close_problem(problem *x) {
-  const void *all[] = {x->a.q, x->a.k, x->a.v, x->a.o, x->a.dout, x->a.dq, x->a.dk, x->a.dv, x->a.lse, x->end, x->position,
-                       x->a.workspace};
-  for (const void *p : all) CHECK(cudaFree((void *)p));
-  dkv_layout_free(&x->layout);
-}
 template <class C> static void attach(problem *x, bool deterministic) {
   x->a.deterministic = deterministic;
   size_t bytes = 0;
@@ -168,80 +24,6 @@ template <class C> static void attach(problem *x, bool deterministic) {
   CHECK(cudaMemset(x->a.dk, 0xff, (x->k_size + guard) * 2));
   CHECK(cudaMemset(x->a.dv, 0xff, (x->k_size + guard) * 2));
   MUST(dkv_bwd5_prepare<C>(&x->a));
-}
-
-/* ---- comparison ---- */
-template <typename T>
-static bool compare(const char *what, const char *name, const double *ref, const void *got_device, size_t size, int dim,
-                    int samples, const int32_t *row, const int32_t *head, int heads, double tolerance, bool all) {
-  T *got = (T *)malloc((size + guard) * 2);
-  CHECK(cudaMemcpy(got, got_device, (size + guard) * 2, cudaMemcpyDeviceToHost));
-  double norm = 0, error = 0, worst = 0;
-  int worst_at = 0, bad = 0;
-  for (int s = 0; s < samples; s++) {
-    double n = 0, e = 0;
-    for (int d = 0; d < dim; d++) {
-      double r = ref[(size_t)s * dim + d], g = (double)float(got[dkv_offset(row[s], head[s], heads, dim) + d]);
-      n += r * r, e += (r - g) * (r - g);
-      if (!(g == g) || !(r == r)) bad++;
-    }
-    norm += n, error += e;
-    if (e / (n + 1e-30) > worst) worst = e / (n + 1e-30), worst_at = s;
-  }
-  for (size_t i = 0; all && i < size; i++)
-    if (!(float(got[i]) == float(got[i]))) bad++; /* unwritten anywhere */
-  for (int i = 0; i < guard; i++)
-    if (((uint16_t *)got)[size + i] != 0xffff) bad++;
-  const double relative = sqrt(error / (norm + 1e-300));
-  const bool ok = bad == 0 && samples > 0 && norm > 0 && relative <= tolerance && sqrt(worst) <= 10 * tolerance;
-  if (!ok)
-    printf("FAIL %s %s: error %.3e, worst row %.3e at (row %d, head %d), bad %d, samples %d\n", what, name, relative, sqrt(worst),
-           row[worst_at], head[worst_at], bad, samples);
-  free(got);
-  return ok;
-}
-
-/* rows [skip0, skip1) are left out (and may hold NaN); `every`: take each n-th (row, head) */
-template <typename T> static bool judge(const char *what, problem *x, int every, int skip0, int skip1, int skip_keys) {
-  const dkv_attention *a = &x->a;
-  const int rows = x->layout.rows, dim = a->head_dim;
-  view v = {a->q, a->k, a->v, a->o, a->dout, (const float *)a->lse, x->end, rows, a->heads, a->kv_heads, dim, (float)a->scale};
-  /* a sum of a few terms does not average its roundings: there, half an ulp of dS and half an ulp of the output */
-  const double usual = dkv_is_bf16<T>::value ? 3.5e-3 : 5e-4, few = dkv_is_bf16<T>::value ? 0x1p-7 : 0x1p-10;
-  const double tolerance = rows < 8 ? few : usual;
-  bool ok = true;
-  for (int pass = 0; pass < 2; pass++) {
-    const int heads = pass ? a->kv_heads : a->heads;
-    std::vector<int32_t> row, head;
-    for (int64_t s = 0; s < (int64_t)rows * heads; s += every) {
-      const int r = (int)(s / heads);
-      if (r >= skip0 && r < skip1) continue;
-      if (pass == 1 && r < skip_keys) continue;
-      row.push_back(r), head.push_back((int)(s % heads));
-    }
-    const int n = (int)row.size();
-    int32_t *d_row, *d_head;
-    double *d_out;
-    CHECK(cudaMalloc(&d_row, n * 4 + 4));
-    CHECK(cudaMalloc(&d_head, n * 4 + 4));
-    CHECK(cudaMalloc(&d_out, (size_t)n * dim * 16 + 16));
-    CHECK(cudaMemcpy(d_row, row.data(), n * 4, cudaMemcpyHostToDevice));
-    CHECK(cudaMemcpy(d_head, head.data(), n * 4, cudaMemcpyHostToDevice));
-    if (pass == 0) judge_dq<T><<<n, 128>>>(d_out, v, d_row, d_head);
-    else judge_dkdv<T><<<n, 128>>>(d_out, d_out + (size_t)n * dim, v, d_row, d_head);
-    std::vector<double> out((size_t)n * dim * 2);
-    CHECK(cudaMemcpy(out.data(), d_out, out.size() * 8, cudaMemcpyDeviceToHost));
-    if (pass == 0) ok &= compare<T>(what, "dq", out.data(), a->dq, x->q_size, dim, n, row.data(), head.data(), heads, tolerance,
-                                     skip0 == skip1);
-    else {
-      ok &= compare<T>(what, "dk", out.data(), a->dk, x->k_size, dim, n, row.data(), head.data(), heads, tolerance,
-                       skip0 == skip1);
-      ok &= compare<T>(what, "dv", out.data() + (size_t)n * dim, a->dv, x->k_size, dim, n, row.data(), head.data(), heads,
-                       tolerance, skip0 == skip1);
-    }
-    cudaFree(d_row), cudaFree(d_head), cudaFree(d_out);
-  }
-  return ok;
 }
 
 /* ---- cases ---- */
@@ -273,7 +55,8 @@ static std::vector<shape> shapes() {
   return all;
 }
 
-template <class C> static bool run_cases(const char *variant, int heads, int kv_heads, bool deterministic) {
+template <class C, auto launch>
+static bool run_cases(const char *variant, int heads, int kv_heads, bool deterministic) {
   using T = typename C::T;
   bool ok = true;
   for (const shape &s : shapes()) {
@@ -283,7 +66,7 @@ template <class C> static bool run_cases(const char *variant, int heads, int kv_
     MUST(dkv_layout_forest(&x.layout, (int)s.parent.size(), s.parent.data(), s.length.data()));
     open_problem<T>(&x, heads, kv_heads, C::D, 7);
     attach<C>(&x, deterministic);
-    MUST(dkv_bwd5_run<C>(&x.a));
+    MUST(dkv_bwd5_run_around<C>(&x.a, launch));
     CHECK(cudaDeviceSynchronize());
     ok &= judge<T>(what, &x, 3, 0, 0, 0);
     close_problem(&x);
@@ -292,7 +75,7 @@ template <class C> static bool run_cases(const char *variant, int heads, int kv_
 }
 
 /* huge finite k, v (or q, do) in response B of a group: nothing of A or of the prompt may notice */
-template <class C> static bool run_isolation(const char *variant, bool deterministic) {
+template <class C, auto launch> static bool run_isolation(const char *variant, bool deterministic) {
   using T = typename C::T;
   bool ok = true;
   const float huge = dkv_is_bf16<T>::value ? 3e38f : 6e4f;
@@ -305,7 +88,7 @@ template <class C> static bool run_isolation(const char *variant, bool determini
     fill_rows<T><<<64, 256>>>((T *)(which ? x.a.q : x.a.k), b0, b1 - b0, heads * C::D, huge);
     fill_rows<T><<<64, 256>>>((T *)(which ? x.a.dout : x.a.v), b0, b1 - b0, heads * C::D, huge);
     attach<C>(&x, deterministic);
-    MUST(dkv_bwd5_run<C>(&x.a));
+    MUST(dkv_bwd5_run_around<C>(&x.a, launch));
     CHECK(cudaDeviceSynchronize());
     ok &= judge<T>(which ? "[isolation q, do]" : "[isolation k, v]", &x, 1, b0, b1, which ? 150 : 0);
     close_problem(&x);
@@ -324,7 +107,7 @@ template <class C> static bool run_repeats(const char *variant) {
   bool ok = true;
   for (int run = 0; run < 12; run++) {
     attach<C>(&x, true);
-    MUST(dkv_bwd5_run<C>(&x.a));
+    MUST(dkv_bwd5_run_around<C>(&x.a, dkv_bwd5_launch<C>));
     CHECK(cudaDeviceSynchronize());
     again.resize(x.q_size + 2 * x.k_size);
     CHECK(cudaMemcpy(again.data(), x.a.dq, x.q_size * 2, cudaMemcpyDeviceToHost));
@@ -339,19 +122,39 @@ template <class C> static bool run_repeats(const char *variant) {
   return ok;
 }
 
-template <class C> static bool check_variant(const char *variant, bool deterministic) {
-  bool ok = run_cases<C>(variant, 4, 2, deterministic) && run_cases<C>(variant, 3, 3, deterministic) &&
-            run_cases<C>(variant, 8, 1, deterministic);
-  if (ok) ok = run_isolation<C>(variant, deterministic);
+template <class C, auto launch = dkv_bwd5_launch<C>>
+static bool check_variant(const char *variant, bool deterministic) {
+  bool ok = run_cases<C, launch>(variant, 4, 2, deterministic) && run_cases<C, launch>(variant, 3, 3, deterministic) &&
+            run_cases<C, launch>(variant, 8, 1, deterministic);
+  if (ok) ok = run_isolation<C, launch>(variant, deterministic);
   if (ok && deterministic) ok = run_repeats<C>(variant);
   printf("%-28s %s\n", variant, ok ? "ok" : "WRONG");
   fflush(stdout);
   return ok;
 }
 
+/* more than 2^31 elements a tensor: offsets must be 64-bit */
+template <class C> static bool run_huge(const char *variant) {
+  problem x;
+  std::vector<int32_t> parent(140, -1), length(140, 1900);
+  MUST(dkv_layout_forest(&x.layout, 140, parent.data(), length.data()));
+  open_problem<typename C::T>(&x, 64, 8, C::D, 5);
+  attach<C>(&x, false);
+  MUST(dkv_bwd5_run_around<C>(&x.a, dkv_bwd5_launch<C>));
+  CHECK(cudaDeviceSynchronize());
+  const bool ok = x.q_size > (size_t)1 << 31 && judge<typename C::T>(variant, &x, 40009, 0, 0, 0);
+  printf("%-28s %s\n", variant, ok ? "ok" : "WRONG");
+  close_problem(&x);
+  return ok;
+}
+
 /* ---- timing ---- */
-struct timing { float before, main, after; };
-template <class C> static timing time_variant(problem *x, bool deterministic, int repeats) {
+struct timing {
+  float before, main, after;
+};
+
+/* the median of the second half of about `budget` ms of runs: by then the card has settled at its power limit */
+template <class C, auto launch> static timing time_variant(problem *x, bool deterministic, float budget) {
   attach<C>(x, deterministic);
   const dkv_bwd5_space s = dkv_bwd5_lay<C>(&x->a, nullptr);
   const dkv_bwd5_parameters p = dkv_bwd5_fill<C>(&x->a, s);
@@ -360,11 +163,12 @@ template <class C> static timing time_variant(problem *x, bool deterministic, in
   cudaEvent_t e[4];
   for (cudaEvent_t &event : e) CHECK(cudaEventCreate(&event));
   std::vector<timing> all;
+  int repeats = 1;
   for (int r = 0; r <= repeats; r++) {
     CHECK(cudaEventRecord(e[0]));
     MUST(dkv_bwd5_before<C>(&x->a, s, p));
     CHECK(cudaEventRecord(e[1]));
-    MUST(dkv_bwd5_launch<C>(&x->a, p, maps));
+    MUST(launch(&x->a, p, maps));
     CHECK(cudaEventRecord(e[2]));
     MUST(dkv_bwd5_after<C>(&x->a, p));
     CHECK(cudaEventRecord(e[3]));
@@ -373,40 +177,132 @@ template <class C> static timing time_variant(problem *x, bool deterministic, in
     CHECK(cudaEventElapsedTime(&t.before, e[0], e[1]));
     CHECK(cudaEventElapsedTime(&t.main, e[1], e[2]));
     CHECK(cudaEventElapsedTime(&t.after, e[2], e[3]));
-    if (r > 0) all.push_back(t);
+    if (r == 0) repeats = (int)fmax(4, fmin(30, budget / (t.before + t.main + t.after)));
+    if (2 * r > repeats) all.push_back(t);
   }
   for (cudaEvent_t &event : e) CHECK(cudaEventDestroy(event));
   std::sort(all.begin(), all.end(), [](const timing &a, const timing &b) { return a.main < b.main; });
   return all[all.size() / 2];
 }
 
-struct bench_shape { const char *name; int prompt; std::vector<int32_t> lengths; };
+struct bench_shape {
+  const char *name;
+  int prompt;
+  std::vector<int32_t> lengths;
+};
 
-template <class C> static void bench_variant(const char *variant, problem *x, const char *shape_name, bool deterministic) {
-  const timing t = time_variant<C>(x, deterministic, 5);
+/* one line for people, one JSON object in the file for results */
+static FILE *json;
+template <class C, auto launch = dkv_bwd5_launch<C>>
+static void bench_variant(const char *variant, problem *x, const char *shape_name, bool deterministic) {
+  const timing t = time_variant<C, launch>(x, deterministic, 250);
   dkv_bwd5_plan plan;
   MUST(dkv_bwd5_make_plan(&plan, &x->a, C::queries));
   int64_t steps = 0;
   for (const dkv_bwd5_item &item : plan.items) steps += item.last - item.first;
   steps *= x->a.heads;
-  const double flops = 10.0 * C::D * x->a.heads * (double)dkv_layout_pairs(&x->layout), all = t.before + t.main + t.after;
+  const double flops = 10.0 * C::D * x->a.heads * (double)dkv_layout_pairs(&x->layout),
+               all = t.before + t.main + t.after;
+  const double tensors = x->q_size * 8.0 + x->k_size * 8.0 + x->layout.rows * 4.0 * x->a.heads, sums = x->q_size * 4.0;
+  const double over = (tensors + x->a.workspace_bytes) / (tensors + sums) - 1;
   const bool ok = judge<typename C::T>(variant, x, (int)((int64_t)x->layout.rows * x->a.heads / 160 + 1), 0, 0, 0);
-  printf("%-26s %-22s %8.3f ms  %6.1f TF/s  main %6.1f TF/s  before %.3f after %.3f  ns/step/SM %.1f  %s\n", shape_name, variant,
-         all, flops / all * 1e-9, flops / t.main * 1e-9, t.before, t.after, t.main * 1e6 * 132 / steps, ok ? "ok" : "WRONG");
+  printf("%-18s %-20s %8.3f ms %6.1f TF/s  main %6.1f  before %.3f after %.3f  ns/step/SM %.0f  memory +%.2f%%  %s\n",
+         shape_name, variant, all, flops / all * 1e-9, flops / t.main * 1e-9, t.before, t.after,
+         t.main * 1e6 * 132 / steps, 100 * over, ok ? "ok" : "WRONG");
   fflush(stdout);
+  if (json != NULL)
+    fprintf(json,
+            "    {\"shape\": \"%s\", \"kernel\": \"%s\", \"dtype\": \"%s\", \"head_dim\": %d, \"deterministic\": %s, "
+            "\"ms\": %.4f, \"tflops\": %.1f, \"main_ms\": %.4f, \"main_tflops\": %.1f, \"before_ms\": %.4f, "
+            "\"after_ms\": %.4f, \"steps\": %lld, \"memory_over_percent\": %.3f, \"correct\": %s},\n",
+            shape_name, variant, dkv_is_bf16<typename C::T>::value ? "bf16" : "f16", C::D,
+            deterministic ? "true" : "false", all, flops / all * 1e-9, t.main, flops / t.main * 1e-9, t.before, t.after,
+            (long long)steps, 100 * over, ok ? "true" : "false");
 }
 
-static void open_bench(problem *x, const bench_shape &s) {
-  MUST(dkv_layout_group(&x->layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
-}
 static std::vector<int32_t> lognormal() {
   std::vector<int32_t> out;
   uint64_t state = 12345;
   for (int i = 0; i < 32; i++) {
     double u[2];
-    for (double &w : u) state = state * 6364136223846793005ull + 1442695040888963407ull, w = ((state >> 11) + 1) * 0x1p-53;
+    for (double &w : u)
+      state = state * 6364136223846793005ull + 1442695040888963407ull, w = ((state >> 11) + 1) * 0x1p-53;
     out.push_back((int32_t)fmax(1, fmin(4096, 540 * exp(0.9 * sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1])))));
   }
   return out;
 }
-#include "variants.inc"
+
+using bf = __nv_bfloat16;
+template <typename T, int D> using plain = dkv_bwd4_choice<T, D, false>;
+template <typename T, int D> using fast = dkv_bwd5_choice<T, D, false>;
+template <typename T, int D> using ordered = dkv_bwd5_choice<T, D, true>;
+using free128 = dkv_bwd5_config<bf, 128, 80, false, false>;
+using free64 = dkv_bwd5_config<bf, 64, 128, false, false>;
+
+static int check() {
+  bool ok = check_variant<fast<bf, 128>>("hopper bf16 128", false);
+  ok &= check_variant<fast<__half, 128>>("hopper f16 128", false);
+  ok &= check_variant<fast<bf, 64>>("hopper bf16 64", false);
+  ok &= check_variant<fast<__half, 64>>("hopper f16 64", false);
+  ok &= check_variant<free128>("free bf16 128", false);
+  ok &= check_variant<free64>("free bf16 64", false);
+  ok &= check_variant<plain<bf, 128>, dkv_bwd4_launch<plain<bf, 128>>>("wgmma bf16 128", false);
+  ok &= check_variant<plain<__half, 64>, dkv_bwd4_launch<plain<__half, 64>>>("wgmma f16 64", false);
+  ok &= check_variant<ordered<bf, 128>>("ordered bf16 128", true);
+  ok &= check_variant<ordered<__half, 128>>("ordered f16 128", true);
+  ok &= check_variant<ordered<bf, 64>>("ordered bf16 64", true);
+  ok &= check_variant<ordered<__half, 64>>("ordered f16 64", true);
+  ok &= run_huge<fast<bf, 128>>("hopper, 64-bit offsets");
+  printf(ok ? "all ok\n" : "WRONG\n");
+  return !ok;
+}
+
+static void bench() {
+  const std::vector<bench_shape> list = {{"28,4096,2048", 4096, std::vector<int32_t>(28, 2048)},
+                                         {"32,8192,1024", 8192, std::vector<int32_t>(32, 1024)},
+                                         {"28,16384,2048", 16384, std::vector<int32_t>(28, 2048)},
+                                         {"16,32768,2048", 32768, std::vector<int32_t>(16, 2048)},
+                                         {"28,32768,2048", 32768, std::vector<int32_t>(28, 2048)},
+                                         {"32 lognormal,3000", 3000, lognormal()},
+                                         {"8,512,128", 512, std::vector<int32_t>(8, 128)}};
+  for (const bench_shape &s : list) {
+    problem x, y;
+    MUST(dkv_layout_group(&x.layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
+    open_problem<bf>(&x, 32, 8, 128, 3);
+    bench_variant<fast<bf, 128>>("hopper", &x, s.name, false);
+    if (s.prompt < 32768) bench_variant<free128>("hopper free", &x, s.name, false);
+    bench_variant<ordered<bf, 128>>("hopper ordered", &x, s.name, true);
+    if (s.prompt < 10000) bench_variant<plain<bf, 128>, dkv_bwd4_launch<plain<bf, 128>>>("wgmma", &x, s.name, false);
+    close_problem(&x);
+    if (s.prompt != 16384) continue;
+    MUST(dkv_layout_group(&x.layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
+    open_problem<__half>(&x, 32, 8, 128, 3);
+    bench_variant<fast<__half, 128>>("hopper f16", &x, s.name, false);
+    close_problem(&x);
+    MUST(dkv_layout_group(&x.layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
+    MUST(dkv_layout_group(&y.layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
+    open_problem<bf>(&x, 32, 8, 64, 3);
+    open_problem<__half>(&y, 32, 8, 64, 3);
+    bench_variant<fast<bf, 64>>("hopper 64", &x, s.name, false);
+    bench_variant<free64>("hopper free 64", &x, s.name, false);
+    bench_variant<ordered<bf, 64>>("hopper ordered 64", &x, s.name, true);
+    bench_variant<fast<__half, 64>>("hopper f16 64", &y, s.name, false);
+    close_problem(&x), close_problem(&y);
+  }
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && !strcmp(argv[1], "check")) return check();
+  json = argc > 2 ? fopen(argv[2], "w") : NULL;
+  cudaDeviceProp device;
+  CHECK(cudaGetDeviceProperties(&device, 0));
+  int driver = 0, runtime = 0;
+  CHECK(cudaDriverGetVersion(&driver));
+  CHECK(cudaRuntimeGetVersion(&runtime));
+  if (json != NULL)
+    fprintf(json, "{\n  \"device\": \"%s\", \"cuda_driver\": %d, \"cuda_runtime\": %d,\n  \"rows\": [\n", device.name,
+            driver, runtime);
+  bench();
+  if (json != NULL) fprintf(json, "    null\n  ]\n}\n"), fclose(json);
+  return 0;
+}

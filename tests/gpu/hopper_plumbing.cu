@@ -1,7 +1,7 @@
 /**
  * @file hopper_plumbing.cu
- * @brief Small tests, on the card, of what both Hopper kernels stand on: boxes and their swizzle, every product form, the
- * fragments' ways into shared memory, and adding to global memory.
+ * @brief Small tests, on the card, of what both Hopper kernels stand on: boxes and their swizzle, every product form,
+ * the fragments' ways into shared memory, and adding to global memory.
  *
  * Every test counts elements that differ from plain arithmetic; all must be zero. Exit code 0: all passed.
  *
@@ -27,7 +27,9 @@
 __device__ int wrong;
 
 /** Small integers, exact in every type, different for neighbours. */
-__host__ __device__ static float value(int row, int column) { return (float)((row * 7 + column * 3 + row * column) % 13 - 6); }
+__host__ __device__ static float value(int row, int column) {
+  return (float)((row * 7 + column * 3 + row * column) % 13 - 6);
+}
 
 __device__ static void expect(bool ok) {
   if (!ok) atomicAdd(&wrong, 1);
@@ -38,7 +40,8 @@ __device__ static char *aligned(char *raw) { return raw + ((1024 - (dkv_shared_a
 
 /** Element (row, column) of a tile stored as panels of `rows` rows. */
 template <typename T> __device__ static T *element(char *tile, int rows, int row, int column) {
-  return reinterpret_cast<T *>(tile + column / DKV_PANEL * rows * DKV_PANEL_ROW_BYTES + dkv_panel_offset(row, column % 64));
+  return reinterpret_cast<T *>(tile + column / DKV_PANEL * rows * DKV_PANEL_ROW_BYTES +
+                               dkv_panel_offset(row, column % 64));
 }
 
 /** Fills a tile [rows][columns] with value(row + shift, column). */
@@ -83,7 +86,8 @@ template <typename T, int n, int major_a, int major_b> __global__ void test_ss()
   for (int k = 0; k < 8; k++) {
     const uint32_t at_a = major_a ? k * 2048 : k / 4 * rows_a * 128 + k % 4 * 32;
     const uint32_t at_b = major_b ? k * 2048 : k / 4 * rows_b * 128 + k % 4 * 32;
-    dkv_wgmma_ss<T, n, major_a, major_b>(d, from_a + dkv_descriptor_step(at_a), from_b + dkv_descriptor_step(at_b), k > 0);
+    dkv_wgmma_ss<T, n, major_a, major_b>(d, from_a + dkv_descriptor_step(at_a), from_b + dkv_descriptor_step(at_b),
+                                         k > 0);
   }
   dkv_wgmma_commit();
   dkv_wgmma_wait<0>();
@@ -93,12 +97,14 @@ template <typename T, int n, int major_a, int major_b> __global__ void test_ss()
     const int row = dkv_accumulator_row(t, i), column = dkv_accumulator_column(t, i);
     float sum = 0;
     for (int k = 0; k < 128; k++)
-      sum += (major_a ? value(k + 1, row) : value(row + 1, k)) * (major_b ? value(k + 5, column) : value(column + 5, k));
+      sum +=
+          (major_a ? value(k + 1, row) : value(row + 1, k)) * (major_b ? value(k + 5, column) : value(column + 5, k));
     expect(d[i] == sum);
   }
 }
 
-/** D = A B with A from accumulators rounded to 16 bits: the way P and dS go; then the fragments by both stmatrix forms. */
+/** D = A B with A from accumulators rounded to 16 bits: the way P and dS go; then the fragments by both stmatrix forms.
+ */
 template <typename T, int n> __global__ void test_rs() {
   extern __shared__ char raw[];
   char *b = aligned(raw), *plain = b + 64 * 256, *transposed = plain + 64 * 128;
