@@ -2,14 +2,14 @@
 # Everything that needs the card, in one go: laws and cases for every rung, sanitizer, equal bits, far offsets, times.
 #
 #   tests/run_gpu.sh                 on a GPU machine: builds (or takes build/gpu_carry), runs all parts, writes JSON
-#   tests/run_gpu.sh --pack [DIR]    on a machine with nvcc: gathers the build in DIR (default build) in build/gpu_carry,
+#   tests/run_gpu.sh --pack [DIR]    on a machine with nvcc: gathers a build (DIR, default build) in build/gpu_carry,
 #                                    with the libraries that a bare GPU machine lacks
 #   PARTS="laws cases" tests/run_gpu.sh     only these of: laws cases bits far sanitize bench
 #   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=120   limit of one command
 #   BENCH="P,N,R ..."                shapes of the tensor-core rungs
 #
-# Results go to docs/results (to $OUT when that is set): gpu_checks.json, and gpu_KERNEL_P_N_R.json, which
-# `dualkv bench --json` writes.
+# Results go to docs/results (to $OUT when that is set): gpu_checks.json, and gpu_bench.json, a list of
+# what `dualkv bench --json` wrote.
 # Exit code 1 when anything failed, 2 when nothing could run.
 set -u
 cd "$(dirname "$0")/.."
@@ -22,7 +22,8 @@ pack() {
   strip --strip-debug "$carry"/dualkv "$carry"/libdualkv.so
   git rev-parse --short=10 HEAD >"$carry"/commit
   nvcc -std=c++17 -O3 -I. -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
-    -o "$carry"/ladder_driver tests/gpu/ladder_driver.cu -L"$carry" -ldualkv_gpu -ldualkv -Xlinker -rpath,'$ORIGIN' || exit 2
+    -o "$carry"/ladder_driver tests/gpu/ladder_driver.cu -L"$carry" -ldualkv_gpu -ldualkv -Xlinker -rpath,'$ORIGIN' ||
+    exit 2
   for file in libopenblas.so.0 libcjson.so.1 libgomp.so.1 libgfortran.so.5 libquadmath.so.0; do
     cp -L "$(ldconfig -p | awk -v f="$file" '$1 == f {print $NF; exit}')" "$carry"/ 2>/dev/null ||
       echo "no $file to carry" >&2
@@ -130,14 +131,16 @@ if has sanitize; then
   done
   collect
 fi
-# bench KERNEL P N R H HKV EXTRA...
+# bench KERNEL P N R H HKV EXTRA...: what succeeds is joined to one list
+benches=()
 bench() {
   local k=$1 p=$2 n=$3 r=$4 h=$5 hkv=$6
   shift 6
   OMP_NUM_THREADS=$(nproc) start "bench $k $p,$n,$r" \
-    bash -c '"$@" >"$0"' "$out/gpu_${k}_${p}_${n}_${r}.json" "$dualkv" bench --backend gpu --kernel "$k" --dtype bf16 \
+    bash -c '"$@" >"$0"' "$log.bench.${#benches[@]}" "$dualkv" bench --backend gpu --kernel "$k" --dtype bf16 \
     --prompt "$p" --responses "$n" --response-length "$r" --heads "$h" --kv-heads "$hkv" --head-dim 128 \
     --repeats "${REPEATS:-5}" --json "$@"
+  benches+=("$log.bench.${#benches[@]}")
   collect
 }
 if has bench; then
@@ -148,10 +151,20 @@ if has bench; then
     *) for s in ${BENCH:-16384,28,2048}; do IFS=, read -r p n r <<<"$s"; bench "$k" "$p" "$n" "$r" 32 8; done ;;
     esac
   done
+  first=1
+  for file in "${benches[@]}"; do
+    if python3 -m json.tool "$file" >/dev/null 2>&1; then
+      [ $first -eq 1 ] && echo "[" || echo ","
+      first=0
+      cat "$file"
+    fi
+    rm -f "$file"
+  done >"$out/gpu_bench.json"
+  [ $first -eq 1 ] && rm -f "$out/gpu_bench.json" || echo "]" >>"$out/gpu_bench.json"
 fi
 cat >"$out/gpu_checks.json" <<JSON
-{"schema": "dualkv.gpu_run.1", "device": "$(echo "$device" | tr -d '"\\')", "date": "$(date -u +%FT%TZ)", "commit": "$commit",
- "passed": $passed, "failed": $failed, "checks": [$records
+{"schema": "dualkv.gpu_run.1", "device": "$(echo "$device" | tr -d '"\\')", "date": "$(date -u +%FT%TZ)",
+ "commit": "$commit", "passed": $passed, "failed": $failed, "checks": [$records
 ]}
 JSON
 echo "run_gpu: $passed passed, $failed failed; $out/gpu_checks.json, log in $log"
