@@ -2,7 +2,9 @@
  * @file safetensors_write.c
  * @brief Writes a safetensors file so that a reader sees the old file or the whole new one, never half of it.
  *
- * A temporary file beside the target is written, flushed to the disk and renamed over it.  Any failure removes it.
+ * The content goes to a file without a name in the target's folder, which vanishes with its process whatever ends it;
+ * once whole and flushed to the disk it gets a temporary name and is renamed over the target.  Where the file system
+ * has no nameless files, the temporary name is there from the start, and any failure but a kill removes it.
  *
  * Read before: safetensors.c.
  */
@@ -151,40 +153,84 @@ static bool write_content(int descriptor, const char *header, size_t header_size
   return fine && fsync(descriptor) == 0;
 }
 
-/** Opens a new file `temporary` = path + ".tmp-<process>-<number>". */
-static int open_temporary(char *temporary, size_t size, const char *path) {
+/** Bytes of the longest temporary name of `path`. */
+static size_t temporary_size(const char *path) { return strlen(path) + 48; }
+
+/** The number-th temporary name: path + ".tmp-<process>-<number>". */
+static void name_temporary(char *temporary, const char *path, int number) {
+  snprintf(temporary, temporary_size(path), "%s.tmp-%ld-%d", path, (long)getpid(), number);
+}
+
+/** Opens a new file under a temporary name. */
+static int open_named(char *temporary, const char *path) {
   int descriptor = -1;
   for (int number = 0; number < 1000 && descriptor < 0; ++number) {
-    snprintf(temporary, size, "%s.tmp-%ld-%d", path, (long)getpid(), number);
+    name_temporary(temporary, path, number);
     descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno != EEXIST) break;
   }
   return descriptor;
 }
 
-/** Writes beside `path`, then renames; nothing is left behind on failure. */
-static dkv_status replace_file(const char *path, const char *header, size_t header_size, const dkv_tensor *tensors,
-                               int32_t tensor_count) {
-  size_t size = strlen(path) + 48;
-  char *temporary = malloc(size);
-  DKV_REQUIRE(temporary != NULL, DKV_ERR_NOMEM, "dkv_safetensors_write: no memory for a file name");
-  dkv_status status = DKV_OK;
-  int descriptor = open_temporary(temporary, size, path);
-  if (descriptor < 0) {
-    status = dkv_fail(DKV_ERR_IO, "cannot write beside %s: %s", path, strerror(errno));
-    free(temporary);
-    return status;
+/** Opens a file without a name in the folder of `path`; -1 where that cannot be. `temporary` is room for a name. */
+static int open_nameless(char *temporary, const char *path) {
+  const char *slash = strrchr(path, '/');
+  if (slash == NULL) strcpy(temporary, ".");
+  else snprintf(temporary, temporary_size(path), "%.*s", (int)(slash - path) + 1, path);
+  return open(temporary, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+
+/** Gives a nameless file a temporary name. */
+static bool give_name(char *temporary, int descriptor, const char *path) {
+  char self[64];
+  bool named = false;
+  snprintf(self, sizeof self, "/proc/self/fd/%d", descriptor);
+  for (int number = 0; number < 1000 && !named; ++number) {
+    name_temporary(temporary, path, number);
+    named = linkat(AT_FDCWD, self, AT_FDCWD, temporary, AT_SYMLINK_FOLLOW) == 0;
+    if (!named && errno != EEXIST) break;
   }
-  if (!write_content(descriptor, header, header_size, tensors, tensor_count)) {
+  return named;
+}
+
+/** What a file is to hold. */
+struct content {
+  const char *header;
+  size_t header_size;
+  const dkv_tensor *tensors;
+  int32_t tensor_count;
+};
+
+/** Writes beside `path`, whole and closed, under the name `temporary`; leaves nothing on failure. */
+static dkv_status write_beside(char *temporary, const char *path, const struct content *c, bool nameless) {
+  int descriptor = nameless ? open_nameless(temporary, path) : open_named(temporary, path);
+  DKV_REQUIRE(descriptor >= 0, nameless ? DKV_ERR_UNSUPPORTED : DKV_ERR_IO, "cannot write beside %s: %s", path,
+              strerror(errno));
+  dkv_status status = DKV_OK;
+  bool named = !nameless;
+  if (!write_content(descriptor, c->header, c->header_size, c->tensors, c->tensor_count)) {
     status = dkv_fail(DKV_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+  } else if (nameless) {
+    named = give_name(temporary, descriptor, path);
+    if (!named) status = dkv_fail(DKV_ERR_UNSUPPORTED, "cannot write beside %s: %s", path, strerror(errno));
   }
   if (close(descriptor) != 0 && status == DKV_OK) {
     status = dkv_fail(DKV_ERR_IO, "cannot finish %s: %s", path, strerror(errno));
   }
+  if (status != DKV_OK && named) unlink(temporary);
+  return status;
+}
+
+/** Writes beside `path`, then renames; nothing is left behind on failure. */
+static dkv_status replace_file(const char *path, const struct content *content) {
+  char *temporary = malloc(temporary_size(path));
+  DKV_REQUIRE(temporary != NULL, DKV_ERR_NOMEM, "dkv_safetensors_write: no memory for a file name");
+  dkv_status status = write_beside(temporary, path, content, true);
+  if (status == DKV_ERR_UNSUPPORTED) status = write_beside(temporary, path, content, false);
   if (status == DKV_OK && rename(temporary, path) != 0) {
     status = dkv_fail(DKV_ERR_IO, "cannot put %s in its place: %s", path, strerror(errno));
+    unlink(temporary);
   }
-  if (status != DKV_OK) unlink(temporary);
   free(temporary);
   return status;
 }
@@ -209,13 +255,15 @@ dkv_status dkv_safetensors_write(const char *path, const dkv_tensor *tensors, in
   DKV_TRY(check_names(tensors, tensor_count, metadata, metadata_count));
   struct stat info;
   bool exists = stat(path, &info) == 0;
+  DKV_REQUIRE(exists || errno == ENOENT, DKV_ERR_IO, "cannot write %s: %s", path, strerror(errno));
   DKV_REQUIRE(!exists || S_ISREG(info.st_mode), DKV_ERR_IO, "cannot write %s: %s", path,
               S_ISDIR(info.st_mode) ? "it is a directory" : "it is not a regular file");
   char *header = NULL;
   size_t header_size = 0;
   DKV_TRY(build_header(&header, &header_size, tensors, tensor_count, metadata, metadata_count));
   char *resolved = exists ? realpath(path, NULL) : NULL; /* so that a symbolic link survives */
-  dkv_status status = replace_file(resolved != NULL ? resolved : path, header, header_size, tensors, tensor_count);
+  const struct content content = {header, header_size, tensors, tensor_count};
+  dkv_status status = replace_file(resolved != NULL ? resolved : path, &content);
   free(resolved);
   free(header);
   return status;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/safetensors.h"
@@ -96,6 +97,31 @@ Test(safetensors_write, keeps_a_symbolic_link) {
   cr_assert(stat(path, &info) == 0 && info.st_size > 3);
 }
 
+/** A signal that ends the process in the middle of the content, like Ctrl-C or a kill, leaves nothing half written. */
+Test(safetensors_write, leaves_the_old_file_when_the_process_is_killed) {
+  const char *path = file_path("killed");
+  void *zeros = calloc(1, 1 << 20);
+  dkv_tensor large = {.name = "a", .dtype = DKV_U8, .rank = 1, .shape = {1 << 20}, .data = zeros};
+  int how = 0;
+  size_t size;
+  file_write(path, "old", 3);
+  pid_t child = fork();
+  cr_assert(child >= 0);
+  if (child == 0) { /* the limit's signal comes when 4096 bytes are out */
+    signal(SIGXFSZ, SIG_DFL);
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    if (setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, 4096}) == 0)
+      (void)dkv_safetensors_write(path, &large, 1, NULL, 0);
+    _exit(0);
+  }
+  cr_assert(waitpid(child, &how, 0) == child && WIFSIGNALED(how) && WTERMSIG(how) == SIGXFSZ);
+  char *bytes = file_read(path, &size);
+  cr_assert(size == 3 && memcmp(bytes, "old", 3) == 0);
+  cr_assert(file_count() == 1, "a temporary file was left behind");
+  free(bytes);
+  free(zeros);
+}
+
 /** The disk is full after 4096 bytes, as far as this process knows. */
 Test(safetensors_write, leaves_the_old_file_when_the_disk_is_full) {
   const char *path = file_path("full");
@@ -118,15 +144,17 @@ Test(safetensors_write, leaves_the_old_file_when_the_disk_is_full) {
 }
 
 Test(safetensors_write, refuses_places_that_are_no_regular_file) {
-  const char *fifo = file_path("fifo"), *folder = file_path("folder");
+  const char *fifo = file_path("fifo"), *folder = file_path("folder"), *loop = file_path("loop");
   dkv_tensor one = tensor("a");
   cr_assert(mkfifo(fifo, 0600) == 0 && mkdir(folder, 0700) == 0);
   EXPECT_FAIL(DKV_ERR_IO, "not a regular file", dkv_safetensors_write(fifo, &one, 1, NULL, 0));
   EXPECT_FAIL(DKV_ERR_IO, "it is a directory", dkv_safetensors_write(folder, &one, 1, NULL, 0));
   EXPECT_FAIL(DKV_ERR_IO, "not a regular file", dkv_safetensors_write("/dev/null", &one, 1, NULL, 0));
+  cr_assert(symlink(loop, loop) == 0);
+  EXPECT_FAIL(DKV_ERR_IO, "symbolic links", dkv_safetensors_write(loop, &one, 1, NULL, 0));
   EXPECT_FAIL(DKV_ERR_IO, "its path is empty", dkv_safetensors_write("", &one, 1, NULL, 0));
   EXPECT_FAIL(DKV_ERR_IO, "No such file", dkv_safetensors_write(file_path("no/such/folder"), &one, 1, NULL, 0));
-  cr_assert(file_count() == 2);
+  cr_assert(file_count() == 3);
 }
 
 Test(safetensors_write, refuses_what_could_not_be_read_back) {
