@@ -37,6 +37,14 @@ const char *dkv_status_name(dkv_status status) {
 
 const char *dkv_last_error(void) { return sentence; }
 
+/** Names come from files and command lines: a line break or a terminal's escape in one must not break the sentence. */
+static void make_printable(char *text) {
+  for (; *text != '\0'; ++text) {
+    unsigned char c = (unsigned char)*text;
+    if (c < 0x20 || c == 0x7f) *text = '?';
+  }
+}
+
 dkv_status dkv_fail(dkv_status status, const char *format, ...) {
   char text[SENTENCE_BYTES];
   va_list arguments;
@@ -44,6 +52,7 @@ dkv_status dkv_fail(dkv_status status, const char *format, ...) {
   int written = vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (written < 0) text[0] = '\0';
+  make_printable(text);
   memcpy(sentence, text, sizeof sentence - 1);
   sentence[sizeof sentence - 1] = '\0';
   return status;

@@ -43,6 +43,11 @@ Test(status, cuts_a_sentence_at_511_bytes) {
   cr_assert_str_eq(dkv_last_error(), "short again");
 }
 
+Test(status, is_one_line_whatever_a_name_holds) {
+  dkv_fail(DKV_ERR_FORMAT, "no tensor \"%s\"", "a\nb\x1b[31m\x7f\t\xc3\xa9");
+  cr_assert_str_eq(dkv_last_error(), "no tensor \"a?b?[31m??\xc3\xa9\"");
+}
+
 /** Fails with a sentence of its own and reports whether it kept it. */
 static void *fail_in_a_thread(void *kept) {
   bool was_empty = dkv_last_error()[0] == '\0';
