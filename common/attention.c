@@ -6,6 +6,7 @@
  */
 #include "common/attention.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -21,6 +22,10 @@ static dkv_status check_shape(const dkv_attention *p) {
               "attention: D=%d; a head size is from 8 to %d", p->head_dim, DKV_MAX_HEAD_DIM);
   DKV_REQUIRE(p->head_dim % 8 == 0, DKV_ERR_SHAPE, "attention: D=%d is not a multiple of 8", p->head_dim);
   DKV_REQUIRE(isfinite(p->scale), DKV_ERR_RANGE, "attention: scale is %g; it must be finite", p->scale);
+  double size = fabs(p->scale);
+  DKV_REQUIRE(p->dtype == DKV_F64 || size == 0 || (size >= (double)FLT_MIN && size <= (double)FLT_MAX), DKV_ERR_RANGE,
+              "attention: scale is %g; with %s it is 0 or, up to its sign, from %g to %g, as f32 holds it", p->scale,
+              dkv_dtype_name(p->dtype), (double)FLT_MIN, (double)FLT_MAX);
   DKV_REQUIRE(p->threads >= 0, DKV_ERR_RANGE, "attention: threads=%d; it must be 0 (all) or more", p->threads);
   DKV_REQUIRE(p->dtype == DKV_F32 || p->dtype == DKV_BF16 || p->dtype == DKV_F16 || p->dtype == DKV_F64,
               DKV_ERR_UNSUPPORTED, "attention: dtype %s; tensors are f32, bf16, f16 or f64", dkv_dtype_name(p->dtype));

@@ -53,7 +53,7 @@ typedef struct dkv_attention {
   int32_t heads;            /**< H >= 1, a multiple of kv_heads */
   int32_t kv_heads;         /**< Hkv >= 1 */
   int32_t head_dim;         /**< D, a multiple of 8, 8 to DKV_MAX_HEAD_DIM */
-  double scale;             /**< c, finite; usually 1/sqrt(D) */
+  double scale;             /**< c, usually 1/sqrt(D); finite, and 0 or a normal f32 unless dtype is f64 */
   dkv_dtype dtype;          /**< storage type of every tensor but lse */
   bool deterministic;       /**< backward: ask a DKV_ON_REQUEST kernel for repeatable bits */
   int32_t threads;          /**< CPU threads; 0 = what OpenMP gives */
@@ -99,7 +99,7 @@ typedef struct dkv_kernel {
 
 /**
  * Checks everything that does not depend on the kernel: shape rules, required pointers for the direction (unless there
- * are no rows), scale finite, dtype a float type.  Every kernel's run() starts with it.
+ * are no rows), scale as above, dtype a float type.  Every kernel's run() starts with it.
  * @param[in] problem   the problem
  * @param[in] direction forward needs q k v o lse; backward needs those and dout dq dk dv
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_SHAPE; DKV_ERR_RANGE; DKV_ERR_UNSUPPORTED (an integer dtype)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern const dkv_backend dkv_backend_ref_table; /* cpu/backend_ref.c */
@@ -56,6 +57,9 @@ static dkv_status open_gpu_library(void) {
   gpu_library_path(path, sizeof path);
   DKV_REQUIRE(access(path, F_OK) == 0, DKV_ERR_UNSUPPORTED,
               "the gpu backend was not built: there is no %s (make gpu builds it where nvcc is found)", path);
+  struct stat info;
+  DKV_REQUIRE(stat(path, &info) == 0 && S_ISREG(info.st_mode), DKV_ERR_UNSUPPORTED, /* dlopen would wait at a FIFO */
+              "the gpu backend cannot be opened: %s is not a regular file", path);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     const char *why = dlerror();

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "tests/support/expect.h"
 #include "tests/support/files.h"
@@ -119,6 +120,15 @@ Test(backend, with_a_gpu_library_that_is_none_says_so) {
   file_write(path, "not an ELF file", 15);
   setenv("DKV_GPU_LIBRARY", path, 1);
   EXPECT_FAIL(DKV_ERR_UNSUPPORTED, path, dkv_backend_find(&b, "gpu"));
+}
+
+/** Opening a FIFO would wait for somebody to write to it. */
+Test(backend, with_a_gpu_library_that_is_no_regular_file_says_so) {
+  const dkv_backend *b;
+  const char *path = file_path("fifo");
+  cr_assert(mkfifo(path, 0600) == 0);
+  setenv("DKV_GPU_LIBRARY", path, 1);
+  EXPECT_FAIL(DKV_ERR_UNSUPPORTED, "is not a regular file", dkv_backend_find(&b, "gpu"));
 }
 
 Test(backend, with_a_library_without_the_entry_says_so) {
@@ -231,6 +241,8 @@ Test(attention_check, refuses_impossible_shapes) {
   EXPECT_BAD_SHAPE(DKV_ERR_SHAPE, "D=60 is not a multiple of 8", p.head_dim = 60);
   EXPECT_BAD_SHAPE(DKV_ERR_RANGE, "scale is nan", p.scale = (double)NAN);
   EXPECT_BAD_SHAPE(DKV_ERR_RANGE, "scale is inf", p.scale = (double)INFINITY);
+  EXPECT_BAD_SHAPE(DKV_ERR_RANGE, "scale is -1e+300; with bf16 it is 0 or", (p.scale = -1e300, p.dtype = DKV_BF16));
+  EXPECT_BAD_SHAPE(DKV_ERR_RANGE, "scale is 1e-45; with f32", (p.scale = 1e-45, p.dtype = DKV_F32));
   EXPECT_BAD_SHAPE(DKV_ERR_RANGE, "threads=-1", p.threads = -1);
   EXPECT_BAD_SHAPE(DKV_ERR_UNSUPPORTED, "dtype i32", p.dtype = DKV_I32);
   EXPECT_BAD_SHAPE(DKV_ERR_UNSUPPORTED, "dtype ?", p.dtype = (dkv_dtype)77);
