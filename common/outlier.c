@@ -70,6 +70,17 @@ static void enter(struct leaders *leaders, double r, int64_t i) {
 static double gap(int64_t width, int floor) { return width < 16 ? 16 : width < 32 || floor > 0 ? 8 : 4; }
 
 /**
+ * The error from which the first leader stands alone.  Noise of f32 is a few units in the last place, and has gaps of
+ * its own far below the bound; so there only an error beyond the bound counts.  (An element below the bound's share of
+ * its row has no size that it could be changed by.)  In 16 bits half a unit has been taken off, and what is left says
+ * more.
+ */
+static double alone_from(const struct tensors *t, double second, double gap_factor, double bound) {
+  double least = dkv_dtype_size(t->x_dtype) < 4 ? gap_factor * bound / 100 : bound;
+  return fmax(gap_factor * second, least);
+}
+
+/**
  * The gap test inside one row of its own size.  Only for tensors stored in f32 or f64: in 16 bits rounding hides most
  * of a row's noise, and among the few elements that are left gaps are common.
  */
@@ -97,6 +108,6 @@ int64_t dkv_outlier(const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y
     if (alone < 0) alone = alone_in_row(&t, row, width, own, bound);
   }
   for (int f = 0; f < FLOORS; ++f)
-    if (leaders[f].first > gap(width, f) * fmax(leaders[f].second, bound / 100)) return leaders[f].at;
+    if (leaders[f].first > alone_from(&t, leaders[f].second, gap(width, f), bound)) return leaders[f].at;
   return alone;
 }

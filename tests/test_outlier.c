@@ -99,6 +99,25 @@ Test(outlier, noise_alone_passes) {
   free(t);
 }
 
+/** A right f32 kernel is a few units in the last place off at one element and exact at the others: no alarm. */
+Test(outlier, units_in_the_last_place_are_no_outlier) {
+  enum { LSE = 175 };
+  double answer[LSE];
+  float got[LSE];
+  for (uint64_t i = 0; i < LSE; ++i) {
+    answer[i] = 4 + fabs((double)dkv_rng_normal(11, 0, i));
+    got[i] = (float)answer[i];
+  }
+  for (int64_t at = 0; at < LSE; ++at) {
+    float before = got[at];
+    for (int step = 0; step < 4; ++step) got[at] = nextafterf(got[at], 100);
+    cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 1, LSE, 2e-6), -1, "element %ld", (long)at);
+    got[at] = before * (1 + 1e-5f);
+    cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 1, LSE, 2e-6), at);
+    got[at] = before;
+  }
+}
+
 /** Rows of very different size: a doubled element of a tiny row is found by that row's scale. */
 Test(outlier, a_doubled_element_of_a_tiny_row_is_named) {
   struct tensors *t = malloc(sizeof *t);
