@@ -57,6 +57,17 @@ expect 2 'it goes from 0 to' layout --prompt -3
 expect 2 'it goes from 0 to' layout --prompt 99999999999
 expect 2 'it goes from 1 to' layout --prompt 1 --lengths 1 --tile 0
 expect 2 'takes no value' attention --deterministic=yes
+expect 2 'no command "two.lines"' 'two
+lines'
+expect 2 'no flag --two.lines' layout '--two
+lines'
+# What could not be printed is no success.
+for command in --help "layout --prompt 3 --lengths 2" "cost --prompt 3 --lengths 2 --json" kernels; do
+  # shellcheck disable=SC2086  # the command is words
+  "$dualkv" $command >/dev/full 2>"$seen_err"; got=$?
+  grep -q 'standard output cannot be written' "$seen_err" && [ $got -eq 2 ]
+  verdict $? "dualkv $command into a full disk: exit code $got"
+done
 
 # --- layout and cost --------------------------------------------------------------------------------------------------
 expect 0 '6 b +p +p +p +\. +\. +b +b' layout --prompt 3 --responses 2 --response-length 2

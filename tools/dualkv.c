@@ -6,7 +6,9 @@
  *
  * Read before: tool.h.  Read next: cmd_layout.c, the simplest command.
  */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tools/tool.h"
 
@@ -33,7 +35,8 @@ static void help(FILE *stream) {
                   "2 a bad flag, a bad file, an impossible shape or a backend that is not here.\n");
 }
 
-int main(int argc, char **argv) {
+/** The command's exit code. */
+static int run(int argc, char **argv) {
   if (argc < 2) {
     help(stderr);
     return DKV_EXIT_USAGE;
@@ -48,6 +51,15 @@ int main(int argc, char **argv) {
   }
   for (int i = 0; i < COMMANDS; ++i)
     if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
-  fprintf(stderr, "dualkv: there is no command \"%.60s\"; dualkv --help lists them\n", argv[1]);
-  return DKV_EXIT_USAGE;
+  return dkv_tool_fail(
+      dkv_fail(DKV_ERR_RANGE, "dualkv: there is no command \"%.60s\"; dualkv --help lists them", argv[1]));
+}
+
+/** What could not be printed (a full disk, a closed stream) is no success, whatever was computed. */
+int main(int argc, char **argv) {
+  int code = run(argc, argv);
+  errno = 0;
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
+  fprintf(stderr, "dualkv: standard output cannot be written: %s\n", errno != 0 ? strerror(errno) : "an earlier error");
+  return code != DKV_EXIT_OK ? code : DKV_EXIT_USAGE;
 }
