@@ -68,7 +68,7 @@ MAKEFLAGS += -j$(JOBS)
 endif
 AGAIN = +@$(MAKE) --no-print-directory
 
-.PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers exercise docs tables tables-check format \
+.PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers exercise docs results tables tables-check format \
         format-check ptxas-check clean FORCE
 
 #: help          this list
@@ -145,6 +145,11 @@ docs:
 	@(cat docs/Doxyfile; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
 	@echo "docs: $(BUILD)/docs/html/index.html"
 
+#: results       times the CPU backend on a quiet machine (minutes) and rewrites docs/results and the tables
+results:
+	$(AGAIN) tool
+	@tests/bench_cpu.sh $(BUILD)
+	$(AGAIN) tables
 #: tables        rewrites the generated tables of README and docs from docs/results/*.json and common/kernels.def
 tables: $(BUILD)/dualkv
 	@tools/make_tables.py --program $(BUILD)/dualkv
