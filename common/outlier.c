@@ -70,14 +70,14 @@ static void enter(struct leaders *leaders, double r, int64_t i) {
 static double gap(int64_t width, int floor) { return width < 16 ? 16 : width < 32 || floor > 0 ? 8 : 4; }
 
 /**
- * The error from which the first leader stands alone.  Noise of f32 is a few units in the last place, and has gaps of
- * its own far below the bound; so there only an error beyond the bound counts.  (An element below the bound's share of
- * its row has no size that it could be changed by.)  In 16 bits half a unit has been taken off, and what is left says
- * more.
+ * The error from which the first leader stands alone.  Noise of f32 is a few units in the last place, times the size of
+ * what was added up: it has gaps of its own below the bound and around it, so there only an error well beyond counts.
+ * (An element below that share of its row has no size that it could be changed by.)  In 16 bits half a unit has been
+ * taken off, and what is left says more.
  */
-static double alone_from(const struct tensors *t, double second, double gap_factor, double bound) {
-  double least = dkv_dtype_size(t->x_dtype) < 4 ? gap_factor * bound / 100 : bound;
-  return fmax(gap_factor * second, least);
+static double alone_from(const struct tensors *t, double second, double factor, double bound) {
+  double least = dkv_dtype_size(t->x_dtype) < 4 ? factor * bound / 100 : 4 * bound;
+  return fmax(factor * second, least);
 }
 
 /**
@@ -88,7 +88,7 @@ static int64_t alone_in_row(const struct tensors *t, int64_t row, int64_t width,
   struct leaders leaders = {0};
   if (dkv_dtype_size(t->x_dtype) < 4 || width < 32 || own == 0) return -1;
   for (int64_t i = row * width; i < (row + 1) * width; ++i) enter(&leaders, residual(t, i) / own, i);
-  return leaders.first > 8 * fmax(leaders.second, bound / 10) ? leaders.at : -1;
+  return leaders.first > alone_from(t, leaders.second, 8, bound) ? leaders.at : -1;
 }
 
 int64_t dkv_outlier(const void *x, dkv_dtype x_dtype, const void *y, dkv_dtype y_dtype, const double *other,

@@ -9,7 +9,7 @@
  *
  * the largest r_i stands alone when it is more than 4 times the second largest (8 or 16 times where a row is short, or
  * scales differ, so that few elements share the noise), and no less than a share of the bound (in 16 bits that many
- * hundredths, in f32 and f64, where noise comes in steps far below it, all of it).  Of 32 normal numbers the largest
+ * hundredths, in f32 and f64 4 times the bound).  Of 32 normal numbers the largest
  * is never 4 times the second: not once in 10^5 draws; of 8 it is 16 times the second once in some 10^6.
  *
  * The scale s_r of a row is its root mean square, but no less than f times that of the tensor.  Rows of very different

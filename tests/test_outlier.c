@@ -112,10 +112,26 @@ Test(outlier, units_in_the_last_place_are_no_outlier) {
     float before = got[at];
     for (int step = 0; step < 4; ++step) got[at] = nextafterf(got[at], 100);
     cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 1, LSE, 2e-6), -1, "element %ld", (long)at);
-    got[at] = before * (1 + 1e-5f);
+    got[at] = before * (1 + 1e-4f);
     cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 1, LSE, 2e-6), at);
     got[at] = before;
   }
+}
+
+/** The same inside one row: an error just below the bound's share of a narrow row, ten times its neighbours'. */
+Test(outlier, a_large_element_with_noise_of_its_size_is_no_outlier) {
+  enum { ROW = 56, ALL = 20 * ROW };
+  double answer[ALL];
+  float got[ALL];
+  for (uint64_t i = 0; i < ALL; ++i) {
+    answer[i] = 0.2 * (double)dkv_rng_normal(12, 0, i);
+    got[i] = (float)(answer[i] + 5e-8 * (double)dkv_rng_normal(12, 1, i));
+  }
+  answer[7 * ROW + 51] = 0.905039277;
+  got[7 * ROW + 51] = 0.905038277f; /* 1e-6 off: 9e-7 of the element, 4e-6 of its row's root mean square */
+  cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 20, ROW, 5e-6), -1);
+  got[7 * ROW + 51] = 0.90513f; /* 1e-4 off */
+  cr_assert_eq(dkv_outlier(got, DKV_F32, answer, DKV_F64, NULL, 20, ROW, 5e-6), 7 * ROW + 51);
 }
 
 /** Rows of very different size: a doubled element of a tiny row is found by that row's scale. */
