@@ -91,7 +91,7 @@ stop_when() { # $1 file, $2 pattern, the rest: arguments
 }
 long="train --task sort --groups 2 --responses 4 --held-out 4 --evaluate-every 0 --warmup-steps 8 --steps 60 --dead keep"
 "$dualkv" $long --output straight >"$out" 2>"$err"; verdict $? "a run of warm-up and 60 steps"
-stop_when broken/metrics.jsonl '"step":2' $long --output broken
+stop_when broken/metrics.jsonl '"kind":"warmup"' $long --output broken
 [ -f broken/warmup.state ] && [ ! -e broken/train.state ]; verdict $? "no state of the warm-up alone"
 stop_when broken/metrics.jsonl '"kind":"step","step":9' $long --output broken --resume
 [ -f broken/train.state ]; verdict $? "no state of the training"
