@@ -9,7 +9,7 @@
 # look right, each with a first line  "// caught: TEXT"  where TEXT must stand in what the judge says.  A skeleton's first line is of
 # the same form.  Judges exit 0 when the answer is right, 1 with a sentence when it is not.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 build=${1:?usage: run_exercises.sh BUILD [CH=NN]}
 chapter=${2:-}
 chapter=${chapter#CH=}
