@@ -135,7 +135,8 @@ template <class T, int D> dkv_status launch(const dkv_attention *problem) {
 extern "C" dkv_status dkv_gpu_fwd_wgmma_workspace(const dkv_attention *problem, size_t *bytes) {
   DKV_REQUIRE(problem != nullptr && bytes != nullptr, DKV_ERR_NULL,
               "wgmma forward: problem and bytes must not be NULL");
-  return dkv_work_bytes(bytes, problem->layout, ROWS, KEYS);
+  *bytes = dkv_work_bytes(problem->layout, ROWS, KEYS);
+  return DKV_OK;
 }
 
 extern "C" dkv_status dkv_gpu_fwd_wgmma_prepare(const dkv_attention *problem) {

@@ -85,7 +85,8 @@ int32_t tile_rows(int32_t head_dim) { return head_dim == 64 ? shape<64>::rows : 
 extern "C" dkv_status dkv_gpu_fwd_hopper_workspace(const dkv_attention *problem, size_t *bytes) {
   DKV_REQUIRE(problem != nullptr && bytes != nullptr, DKV_ERR_NULL,
               "hopper forward: problem and bytes must not be NULL");
-  return dkv_work_bytes(bytes, problem->layout, tile_rows(problem->head_dim), KEYS);
+  *bytes = dkv_work_bytes(problem->layout, tile_rows(problem->head_dim), KEYS);
+  return DKV_OK;
 }
 
 extern "C" dkv_status dkv_gpu_fwd_hopper_prepare(const dkv_attention *problem) {

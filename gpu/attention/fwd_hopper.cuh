@@ -14,7 +14,8 @@
  * is used at once; only when a thread's weights add up to more than LIMIT (a score 2^8 or more above the shift) the
  * warp takes maxima, corrects, and computes the weights again.  On most tiles no maximum is taken, no lane waits for
  * another, O is not touched.  LIMIT keeps weights inside f16.  A row decides from its own scores alone, so its bits do
- * not depend on its neighbours.
+ * not depend on its neighbours.  Where scores are so large that rounding the shift would show (FAR), every step goes
+ * the careful way: c s is rounded as the shift was, and the largest weight is exactly 1.
  *
  * Row i sees key j when (uint32_t)(i - j) < reach[j] (work.cuh).  Hidden scores become -inf, their weights exactly 0.
  * A scale below zero turns the sign of Q, a scale of zero clears Q; after that c > 0.
@@ -42,6 +43,9 @@ constexpr int KEYS = 128, GROUP_ROWS = 64, GROUP_THREADS = 128;
 /** Largest sum of 32 weights that is let pass (below 65504 / 2), and the shift of a row that has seen no key. */
 constexpr float LIMIT = 8192.0f, UNSEEN = -1e30f;
 
+/** A shift beyond this is rounded by more than 2^-4: exp2 of c s - shift in one operation would show it. */
+constexpr float FAR = 1048576.0f;
+
 /** Bytes of the Q rows of a warpgroup, and of a tile of keys or values. */
 template <int D> constexpr int q_bytes = GROUP_ROWS *D * 2;
 template <int D> constexpr int kv_bytes = KEYS *D * 2;
@@ -66,6 +70,7 @@ template <int D> struct state {
   uint32_t p[KEYS / 4];
   float o[D / 2];
   float shift[2], sum[2];
+  float limit; /**< LIMIT; -1 while a row of the warp is far, so that each step takes the careful way */
 };
 
 /** The descriptor `bytes` further on: only the low word changes (addresses end below 2^18, so there is no carry). */
@@ -127,15 +132,24 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+/** Is a row's shift so large that c s must be rounded as the shift was, before the difference is taken? */
+__device__ __forceinline__ bool is_far(float shift) { return fabsf(shift) > FAR && shift != UNSEEN; }
+
 /** Weights of this tile under the present shifts, packed. @param[out] part their sums over this thread's keys. */
-template <class T, int D> __device__ __forceinline__ void weigh(state<D> &x, float (&part)[2], float c) {
+template <class T, int D, bool careful> __device__ __forceinline__ void weigh(state<D> &x, float (&part)[2], float c) {
   part[0] = part[1] = 0.0f;
+  const bool far[2] = {careful && is_far(x.shift[0]), careful && is_far(x.shift[1])};
 #pragma unroll
   for (int i = 0; i < KEYS / 2; i += 4)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float a = exp2_fast(fmaf(x.s[i + 2 * r], c, -x.shift[r]));
-      const float b = exp2_fast(fmaf(x.s[i + 2 * r + 1], c, -x.shift[r]));
+      float a = fmaf(x.s[i + 2 * r], c, -x.shift[r]), b = fmaf(x.s[i + 2 * r + 1], c, -x.shift[r]);
+      if constexpr (careful) {
+        a = far[r] ? __fmul_rn(x.s[i + 2 * r], c) - x.shift[r] : a;
+        b = far[r] ? __fmul_rn(x.s[i + 2 * r + 1], c) - x.shift[r] : b;
+      }
+      a = exp2_fast(a);
+      b = exp2_fast(b);
       part[r] += a + b;
       x.p[i / 2 + r] = dkv_pack<T>(a, b);
     }
@@ -154,7 +168,7 @@ template <int D> __device__ __forceinline__ void raise(state<D> &x, const float 
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lane));
       grown = fmaxf(grown, __shfl_xor_sync(0xffffffffu, grown, lane));
     }
-    const float shift = grown > LIMIT ? fmaxf(top * c, x.shift[r]) : x.shift[r];
+    const float shift = grown > LIMIT ? fmaxf(__fmul_rn(top, c), x.shift[r]) : x.shift[r];
     rescale[r] = exp2_fast(x.shift[r] - shift);
     x.sum[r] *= rescale[r];
     x.shift[r] = shift;
@@ -163,13 +177,21 @@ template <int D> __device__ __forceinline__ void raise(state<D> &x, const float 
   for (int i = 0; i < D / 2; ++i) x.o[i] *= rescale[i / 2 % 2];
 }
 
+/** Weights under new shifts. How a row's are computed depends on its own shift alone. */
+template <class T, int D> __device__ __forceinline__ void weigh_again(state<D> &x, float (&part)[2], float c) {
+  const bool far = __any_sync(0xffffffffu, is_far(x.shift[0]) || is_far(x.shift[1]));
+  x.limit = far ? -1.0f : LIMIT;
+  if (far) weigh<T, D, true>(x, part, c);
+  else weigh<T, D, false>(x, part, c);
+}
+
 /** Softmax of one step: s to p and sum; a rare step also corrects what earlier steps left. */
 template <class T, int D> __device__ __forceinline__ void soften(state<D> &x, float c) {
   float part[2];
-  weigh<T, D>(x, part, c);
-  if (__any_sync(0xffffffffu, part[0] > LIMIT || part[1] > LIMIT)) {
+  weigh<T, D, false>(x, part, c);
+  if (__any_sync(0xffffffffu, part[0] > x.limit || part[1] > x.limit)) {
     raise(x, part, c);
-    weigh<T, D>(x, part, c);
+    weigh_again<T, D>(x, part, c);
   }
   x.sum[0] += part[0];
   x.sum[1] += part[1];
@@ -183,7 +205,7 @@ template <class T, int D> __device__ __forceinline__ void soften_first(state<D> 
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) x.o[i] = 0.0f;
   raise(x, begin, c);
-  weigh<T, D>(x, x.sum, c);
+  weigh_again<T, D>(x, x.sum, c);
 }
 
 /**
@@ -238,13 +260,12 @@ template <int D> __device__ __forceinline__ void change_sign(uint8_t *q, uint32_
  * Arguments of a launch.
  * @param[out] a       overwritten
  * @param[in]  problem passed dkv_attention_check; T >= 1; workspace prepared with query tiles of `tile` rows
- * @return DKV_OK; DKV_ERR_NULL (no workspace); DKV_ERR_UNSUPPORTED (too many items, |scale| > 1e30); DKV_ERR_CUDA
+ * @return DKV_OK; DKV_ERR_NOMEM (workspace); DKV_ERR_UNSUPPORTED (too many items, |scale| > 1e30); DKV_ERR_CUDA
  */
 static inline dkv_status make_arguments(arguments *a, const dkv_attention *problem, int32_t tile) {
   const int32_t rows = problem->layout->rows, heads = problem->heads, kv_heads = problem->kv_heads;
   const int32_t dim = problem->head_dim;
-  DKV_REQUIRE(problem->workspace != nullptr, DKV_ERR_NULL,
-              "hopper forward: no workspace; workspace() says how many bytes");
+  DKV_TRY(dkv_work_check(problem->workspace, problem->workspace_bytes, problem->layout, tile, KEYS));
   a->work = dkv_work_view(problem->workspace, rows, tile, KEYS);
   const int64_t items = (int64_t)a->work.tile_count * heads;
   DKV_REQUIRE(items <= INT32_MAX, DKV_ERR_UNSUPPORTED, "hopper forward: %lld query tiles times heads; at most %d",

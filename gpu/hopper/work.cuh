@@ -154,35 +154,39 @@ static inline void dkv_work_builder_free(dkv_work_builder *b) {
 }
 
 /**
- * Bytes of workspace that the lists need.
- * @param[out] bytes  overwritten, 0 when T = 0
- * @param[in]  layout the layout
- * @param[in]  rows   query rows of a tile
- * @param[in]  keys   keys of a tile
- * @return DKV_OK; DKV_ERR_NOMEM
+ * Bytes of workspace that the lists may need, from T and the depth alone, so that run() can check them without the
+ * layout's arrays.  A query tile has at most 3 depth + 5 runs: an ancestor's range is a masked, a full and a masked
+ * run; its own range ends in the masked diagonal; and no key tile is in two runs.
+ * @param[in] layout rows and depth are read
+ * @param[in] rows   query rows of a tile
+ * @param[in] keys   keys of a tile
+ * @return bytes; 0 when T = 0
  */
-static inline dkv_status dkv_work_bytes(size_t *bytes, const dkv_layout *layout, int32_t rows, int32_t keys) {
-  *bytes = 0;
-  if (layout->rows == 0) return DKV_OK;
-  dkv_work_builder builder;
-  const dkv_status status = dkv_work_builder_make(&builder, layout, rows, keys);
-  if (status == DKV_OK) {
-    const dkv_work view = dkv_work_view(nullptr, layout->rows, rows, keys);
-    const int64_t runs = dkv_work_lists(&builder, nullptr, nullptr);
-    *bytes = reinterpret_cast<size_t>(view.runs) + (size_t)runs * sizeof(dkv_key_run);
-  }
-  dkv_work_builder_free(&builder);
-  return status;
+static inline size_t dkv_work_bytes(const dkv_layout *layout, int32_t rows, int32_t keys) {
+  if (layout->rows == 0) return 0;
+  const dkv_work view = dkv_work_view(nullptr, layout->rows, rows, keys);
+  const int64_t most = dkv_min(3 * (int64_t)layout->depth + 5, dkv_ceil_div(layout->rows, keys));
+  return reinterpret_cast<size_t>(view.runs) + (size_t)(view.tile_count * most) * sizeof(dkv_key_run);
+}
+
+/** A workspace of `bytes` that run() was given: DKV_ERR_NOMEM unless the lists fit. */
+static inline dkv_status dkv_work_check(const void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows,
+                                        int32_t keys) {
+  const size_t needed = dkv_work_bytes(layout, rows, keys);
+  DKV_REQUIRE(workspace != nullptr && bytes >= needed, DKV_ERR_NOMEM, "the workspace has %zu bytes; %zu are needed",
+              workspace == nullptr ? (size_t)0 : bytes, needed);
+  return DKV_OK;
 }
 
 /**
  * Builds the lists in host memory; the counter is 0.
  * @param[out] host   [dkv_work_bytes], zeroed by the caller
+ * @param[out] used   bytes from the start that hold something
  * @param[in]  layout the layout, T >= 1
  * @param[in]  rows,keys as for dkv_work_bytes
  * @return DKV_OK; DKV_ERR_NOMEM
  */
-static inline dkv_status dkv_work_fill(void *host, const dkv_layout *layout, int32_t rows, int32_t keys) {
+static inline dkv_status dkv_work_fill(void *host, size_t *used, const dkv_layout *layout, int32_t rows, int32_t keys) {
   dkv_work_builder builder;
   const dkv_status status = dkv_work_builder_make(&builder, layout, rows, keys);
   if (status == DKV_OK) {
@@ -190,8 +194,9 @@ static inline dkv_status dkv_work_fill(void *host, const dkv_layout *layout, int
     uint32_t *reach = const_cast<uint32_t *>(view.reach);
     dkv_query_tile *tiles = const_cast<dkv_query_tile *>(view.tiles);
     for (int32_t j = 0; j < layout->rows; ++j) reach[j] = (uint32_t)(layout->end[j] - j);
-    dkv_work_lists(&builder, tiles, const_cast<dkv_key_run *>(view.runs));
+    const int64_t runs = dkv_work_lists(&builder, tiles, const_cast<dkv_key_run *>(view.runs));
     qsort(tiles, (size_t)view.tile_count, sizeof *tiles, dkv_work_compare);
+    *used = (size_t)(reinterpret_cast<const uint8_t *>(view.runs + runs) - static_cast<const uint8_t *>(host));
   }
   dkv_work_builder_free(&builder);
   return status;
@@ -208,15 +213,13 @@ static inline dkv_status dkv_work_fill(void *host, const dkv_layout *layout, int
  */
 static inline dkv_status dkv_work_write(void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows,
                                         int32_t keys, cudaStream_t stream) {
-  size_t needed = 0;
-  DKV_TRY(dkv_work_bytes(&needed, layout, rows, keys));
-  DKV_REQUIRE(workspace != nullptr && bytes >= needed, DKV_ERR_NOMEM, "a workspace of %zu bytes; %zu are needed", bytes,
-              needed);
-  void *host = calloc(1, needed);
-  DKV_REQUIRE(host != nullptr, DKV_ERR_NOMEM, "no memory for tile lists of %zu bytes", needed);
-  dkv_status status = dkv_work_fill(host, layout, rows, keys);
+  DKV_TRY(dkv_work_check(workspace, bytes, layout, rows, keys));
+  size_t used = 0;
+  void *host = calloc(1, dkv_work_bytes(layout, rows, keys));
+  DKV_REQUIRE(host != nullptr, DKV_ERR_NOMEM, "no memory for the tile lists of %d rows", layout->rows);
+  dkv_status status = dkv_work_fill(host, &used, layout, rows, keys);
   if (status == DKV_OK) {
-    const cudaError_t error = cudaMemcpyAsync(workspace, host, needed, cudaMemcpyHostToDevice, stream);
+    const cudaError_t error = cudaMemcpyAsync(workspace, host, used, cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) status = dkv_gpu_fail(error, "copying tile lists");
   }
   free(host); /* pageable memory: the copy has been staged when the call returns */
