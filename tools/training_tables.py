@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Rewrites the tables of docs/training.md from the metrics of `dualkv train` under docs/results/training/.
+
+  training_tables.py [--check]
+
+A marked block is everything between `<!-- training: NAME -->` and `<!-- end -->`.  --check writes nothing and exits 1
+when a block is stale.
+"""
+import json
+import os
+import re
+import statistics
+import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(TOP, "docs", "results", "training")
+PAGE = os.path.join(TOP, "docs", "training.md")
+
+
+def read(name, kind):
+    """The lines of one kind in a file of metrics."""
+    with open(os.path.join(RESULTS, name), encoding="utf-8") as file:
+        return [line for line in map(json.loads, file) if line["kind"] == kind]
+
+
+def source(name):
+    """Where a file of metrics comes from."""
+    run = read(name, "run")[-1]
+    return f"{run['device']}, {run['threads']} threads, {run['date'][:10]}, commit {run['commit']}"
+
+
+def updates():
+    """Packed against replicated: the gradient of one step, in turns."""
+    rows = ["| N | rows packed | rows replicated | packed | replicated | times faster | rho | share of rho |",
+            "|---|---|---|---|---|---|---|---|"]
+    for name in ("update_n16.jsonl", "update_n32.jsonl"):
+        check, run = read(name, "self_check")[0], read(name, "run")[0]
+        packed, copies = (statistics.median(check[f"{way}_seconds"]) for way in ("packed", "replicated"))
+        rho = check["replicated_rows"] / check["packed_rows"]
+        rows.append(f"| {run['responses']} | {check['packed_rows']} | {check['replicated_rows']} | {packed * 1e3:.1f} ms "
+                    f"| {copies * 1e3:.0f} ms | {copies / packed:.2f} | {rho:.2f} | {copies / packed / rho:.2f} |")
+    count = len(check["packed_seconds"])
+    return rows + ["", f"Medians of {count}, packed and replicated in turns; {source(name)}."]
+
+
+def accuracy(evaluations, step):
+    """Sampled accuracy at a step."""
+    found = [e for e in evaluations if e["step"] == step]
+    return f"{found[0]['sampled']:.3f}" if found else ""
+
+
+def learning(names, steps):
+    """Held-out accuracy of some runs."""
+    rows = ["| run | " + " | ".join(f"step {s}" for s in steps) + " | greedy, before and after | pass@4 | seconds of RL |",
+            "|---|" + "---|" * (len(steps) + 3)]
+    for name in names:
+        held_out, run = read(name, "evaluation"), read(name, "run")[-1]
+        first, last = held_out[0], held_out[-1]
+        cells = " | ".join(accuracy(held_out, s) for s in steps)
+        rows.append(f"| {run['task']}, seed {run['seed']} | {cells} | {first['greedy']:.3f}, {last['greedy']:.3f} | "
+                    f"{first['pass']:.3f}, {last['pass']:.3f} | {read(name, 'step')[-1]['seconds']:.1f} |")
+    return rows + ["", f"{source(names[-1])}."]
+
+
+def scratch():
+    """The seconds of whole runs."""
+    rows = ["| run | warm-up | reinforcement learning | largest mismatch of any step | commit |", "|---|---|---|---|---|"]
+    for name in ("sort_from_scratch.jsonl", "missing_from_scratch.jsonl"):
+        run, steps = read(name, "run")[-1], read(name, "step")
+        rows.append(f"| {run['task']}, {len(steps)} steps | {read(name, 'warmup')[-1]['seconds']:.1f} s | "
+                    f"{steps[-1]['seconds']:.1f} s | {max(s['mismatch_max'] for s in steps):.1e} | {run['commit']} |")
+    return rows + ["", f"Other programs ran on the machine meanwhile: {run['device']}, {run['threads']} threads, "
+                       f"{run['date'][:10]}."]
+
+
+def equality():
+    """How long two free-running layouts stay the same."""
+    packed, copies = read("layouts_packed.jsonl", "step"), read("layouts_replicated.jsonl", "step")
+    same = 0
+    while same < len(packed) and packed[same]["reward"] == copies[same]["reward"]:
+        same += 1
+    gap = max(abs(a["loss"] - b["loss"]) for a, b in zip(packed[:same], copies[:same]))
+    final = max(abs(a["accuracy"] - b["accuracy"]) for a, b in zip(packed, copies))
+    return [f"In the run of the picture ({len(packed)} steps, N = {read('layouts_packed.jsonl', 'run')[0]['responses']}) the "
+            f"rewards of the first {same} steps are equal digit for digit and the losses within {gap:.0e}; afterwards the "
+            f"accuracies of a step differ by at most {final:.3f}. {source('layouts_packed.jsonl')}."]
+
+
+BLOCKS = {"updates": updates, "scratch": scratch, "equality": equality,
+          "seeds": lambda: learning([f"sort_seed{s}.jsonl" for s in (1, 2, 3)], [0, 20, 40, 60, 80, 100, 120]),
+          "missing": lambda: learning(["missing_from_scratch.jsonl"], [0, 40, 80, 120, 160, 200])}
+
+
+def main():
+    with open(PAGE, encoding="utf-8") as file:
+        old = file.read()
+    new = re.sub(r"(<!-- training: (\w+) -->\n).*?(<!-- end -->)",
+                 lambda m: m.group(1) + "\n".join(BLOCKS[m.group(2)]()) + "\n" + m.group(3), old, flags=re.S)
+    if sys.argv[1:] == ["--check"]:
+        print("training tables: " + ("current" if new == old else "stale; run tools/training_tables.py"))
+        return int(new != old)
+    with open(PAGE + ".part", "w", encoding="utf-8") as file:
+        file.write(new)
+    os.replace(PAGE + ".part", PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
