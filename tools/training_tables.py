@@ -2,6 +2,7 @@
 """Rewrites the tables of docs/training.md from the metrics of `dualkv train` under docs/results/training/.
 
   training_tables.py [--check]
+  training_tables.py --collect DIR...     keeps rewards and losses of `dualkv train --compare --output DIR` runs
 
 A marked block is everything between `<!-- training: NAME -->` and `<!-- end -->`.  --check writes nothing and exits 1
 when a block is stale.
@@ -86,12 +87,46 @@ def equality():
             f"accuracies of a step differ by at most {final:.3f}. {source('layouts_packed.jsonl')}."]
 
 
-BLOCKS = {"updates": updates, "scratch": scratch, "equality": equality,
+def collect(folders):
+    """Rewards and losses of both layouts of some runs, in one small file."""
+    runs = []
+    for folder in folders:
+        logs = {way: os.path.join(os.path.abspath(folder), way + ".jsonl") for way in ("packed", "replicated")}
+        entry = {"run": read(logs["packed"], "run")[0]}
+        for way, path in logs.items():
+            entry[way] = {key: [step[key] for step in read(path, "step")] for key in ("reward", "loss")}
+        runs.append(entry)
+    with open(os.path.join(RESULTS, "layouts_small.json"), "w", encoding="utf-8") as file:
+        json.dump(runs, file, indent=None, separators=(",", ":"))
+        file.write("\n")
+
+
+def small():
+    """For how many steps small runs from the same seed stay equal."""
+    with open(os.path.join(RESULTS, "layouts_small.json"), encoding="utf-8") as file:
+        runs = json.load(file)
+    rows = ["| seed | steps | steps with equal rewards | largest difference of their losses |", "|---|---|---|---|"]
+    for entry in runs:
+        a, b = entry["packed"], entry["replicated"]
+        same = 0
+        while same < len(a["reward"]) and a["reward"][same] == b["reward"][same]:
+            same += 1
+        gap = max(abs(x - y) for x, y in zip(a["loss"][:same], b["loss"][:same]))
+        rows.append(f"| {entry['run']['seed']} | {len(a['reward'])} | {same} | {gap:.0e} |")
+    run = runs[0]["run"]
+    return rows + ["", f"Sorting, {run['groups']} groups of {run['responses']}; {run['device']}, {run['date'][:10]}, "
+                       f"commit {run['commit']}."]
+
+
+BLOCKS = {"small": small, "updates": updates, "scratch": scratch, "equality": equality,
           "seeds": lambda: learning([f"sort_seed{s}.jsonl" for s in (1, 2, 3)], [0, 20, 40, 60, 80, 100, 120]),
           "missing": lambda: learning(["missing_from_scratch.jsonl"], [0, 40, 80, 120, 160, 200])}
 
 
 def main():
+    if sys.argv[1:2] == ["--collect"]:
+        collect(sys.argv[2:])
+        return 0
     with open(PAGE, encoding="utf-8") as file:
         old = file.read()
     new = re.sub(r"(<!-- training: (\w+) -->\n).*?(<!-- end -->)",
