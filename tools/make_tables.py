@@ -3,10 +3,11 @@
 
   make_tables.py [--check] [--program build/dualkv]
 
-A marked block is everything between `<!-- table: NAME -->` and `<!-- end -->`.  Measurements are the JSON of
-`dualkv bench --json` (schema dualkv.bench.1) under docs/results/: one object a file, or a list of them.  Kernels are
-those of common/kernels.def, as `dualkv kernels --markdown` prints them.  --check writes nothing and exits 1 when a
-block is stale.
+A marked block is everything between `<!-- table: NAME -->` and `<!-- end -->`.  Measurements are the JSON under
+docs/results/: of `dualkv bench --json` (schema dualkv.bench.1), one object a file or a list of them, and of the GPU
+drivers in tests/gpu (gpu_ladder.json, forward_hopper.json, backward_hopper.json).  Kernels are those of
+common/kernels.def, as `dualkv kernels --markdown` prints them.  --check writes nothing and exits 1 when a block is
+stale.
 """
 import argparse
 import glob
@@ -68,13 +69,13 @@ def bench_rows(runs, gpu):
 
 
 def origins(runs):
-    """One line for every device, commit and day that the rows come from."""
-    seen = []
+    """A sentence for every device, commit and day that the rows come from, with the files of the raw data."""
+    files = {}
     for run in runs:
-        line = f"{run['device']}; commit {run['commit']}, {run['date'][:10]}; raw data: {run['file']}"
-        if line not in seen:
-            seen.append(line)
-    return ["", *[f"Measured on {line}." for line in seen]]
+        key = f"{run['device']}; commit {run['commit']}, {run['date'][:10]}"
+        files.setdefault(key, {})[os.path.basename(run["file"])] = None
+    links = {key: ", ".join(f"`{name}`" for name in names) for key, names in files.items()}
+    return ["", *[f"Measured on {key}; raw data in `docs/results`: {names}." for key, names in links.items()]]
 
 
 def bench_table(backend):
@@ -84,44 +85,130 @@ def bench_table(backend):
     return [*bench_rows(runs, backend == "gpu"), *origins(runs)]
 
 
+def load(name):
+    path = os.path.join(TOP, "docs", "results", name)
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def gpu_records():
+    """What was measured on a GPU, whatever wrote it, in one form; of several runs of one thing the last."""
+    found = {}
+
+    def add(data, name, direction, kernel, shape, d, dtype, ms, tflops, replicated=None, commit=None):
+        if isinstance(shape, str):  # "N,P,R"; others are ragged, and are shown by the worklog that measured them
+            if not re.fullmatch(r"\d+,\d+,\d+", shape):
+                return
+            shape = tuple(map(int, shape.split(",")))
+        key = (direction, kernel, shape, d, dtype)
+        found.pop(key, None)
+        found[key] = {"direction": direction, "kernel": kernel, "shape": shape, "d": d, "dtype": dtype, "ms": ms,
+                      "tflops": tflops, "replicated_ms": replicated, "device": data["device"],
+                      "commit": commit or data["commit"], "date": data["date"], "file": name}
+
+    ladder, forward, backward = load("gpu_ladder.json"), load("forward_hopper.json"), load("backward_hopper.json")
+    for r in ladder.get("runs", []):
+        add(ladder, "gpu_ladder.json", "forward" if r["direction"] == "fwd" else "backward", r["kernel"],
+            (r["N"], r["P"], r["R"]), r["D"], r["dtype"], r["packed_ms"], r["useful_tflops"], r.get("replicated_ms"),
+            r.get("commit"))
+    for r in forward.get("runs", []):
+        add(forward, "forward_hopper.json", "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"],
+            r["tflops"])
+    for r in backward.get("rows", []):
+        kernel = r["kernel"] + (", deterministic" if r.get("deterministic") else "")
+        add(backward, "backward_hopper.json", "backward", kernel, r["shape"], r["head_dim"], r["dtype"], r["ms"],
+            r["tflops"])
+    for run in measurements():
+        s = run["shape"]
+        if run["backend"] != "gpu" or len(set(s["segment_length"][1:])) != 1:
+            continue
+        for direction in ("forward", "backward"):
+            packed, copies = side(run, "packed", direction), side(run, "replicated", direction)
+            add(run, run["file"], direction, run["kernels"][direction],
+                (s["responses"], s["prompt"], s["segment_length"][1]), s["head_dim"], s["dtype"], packed["median"],
+                packed["useful_gflops"] * 1e-3, copies and copies["median"])
+    return list(found.values())
+
+
+def pairs(shape):
+    n, p, r = shape
+    return p * (p + 1) // 2 + n * (r * p + r * (r + 1) // 2)
+
+
+def pair_ratio(shape):
+    n, p, r = shape
+    return n * (p + r) * (p + r + 1) // 2 / pairs(shape)
+
+
+def gpu_row(r):
+    copies = r["replicated_ms"]
+    n, p, length = r["shape"]
+    return (f"| {r['direction']} | {r['kernel']} | {n}, {p}, {length} | {r['d']}, {r['dtype']} | {number(r['ms'])} "
+            f"| {number(copies) if copies else '-'} | {number(copies / r['ms']) if copies else '-'} "
+            f"| {number(pair_ratio(r['shape']))} | {number(r['tflops'])} |")
+
+
+GPU_HEAD = ["| direction | kernel | N, P, R | D, type | packed ms | replicated ms | ratio | A | TFLOP/s |",
+            "|---|---|---|---|---|---|---|---|---|"]
+
+
+def gpu_table():
+    records = sorted(gpu_records(),
+                     key=lambda r: (r["direction"] == "backward", r["kernel"], -r["d"], r["dtype"], pairs(r["shape"])))
+    if not records:
+        return ["No measurement of the gpu backend is committed yet."]
+    return [*GPU_HEAD, *map(gpu_row, records), *origins(records)]
+
+
+def gpu_headline():
+    """The fastest kernels on the largest shape that both directions were measured on."""
+    records = [r for r in gpu_records() if r["dtype"] == "bf16" and "," not in r["kernel"]]
+    by = {d: {} for d in ("forward", "backward")}
+    for r in records:
+        key = (pairs(r["shape"]) * r["d"], r["shape"], r["d"])
+        if key not in by[r["direction"]] or r["ms"] < by[r["direction"]][key]["ms"]:
+            by[r["direction"]][key] = r
+    common = set(by["forward"]) & set(by["backward"])
+    if not common:
+        return []
+    forward, backward = by["forward"][max(common)], by["backward"][max(common)]
+    n, p, length = forward["shape"]
+    return [f"On one {forward['device']}, {n} responses of {length} tokens to a prompt of {p}, bf16, H=32, Hkv=8, "
+            f"D={forward['d']}: forward {number(forward['ms'])} ms (**{number(forward['tflops'])} useful TFLOP/s**), "
+            f"backward {number(backward['ms'])} ms (**{number(backward['tflops'])}**), {forward['date'][:10]}."]
+
+
 def headline():
     """An honest line of results for each backend, with its shape, and where nothing is saved."""
-    lines = []
-    for backend in ("gpu", "cpu"):
-        runs = [r for r in measurements() if r["backend"] == backend and side(r, "replicated", "forward")]
-        if not runs:
-            continue
-        run = max(runs, key=lambda r: r["A"] if backend == "cpu" else r["packed"]["pairs"])
-        total = [sum(side(run, name, d)["median"] for d in ("forward", "backward"))
-                 for name in ("replicated", "packed")]
-        lines.append(f"**{total[0] / total[1]:.1f} times** less time for attention, forward and backward, than the "
-                     f"same kernels on copies ({shape_text(run)} tokens, {run['shape']['dtype']}; {number(total[1])} ms "
-                     f"instead of {number(total[0])} ms; predicted {run['A']:.1f}) on {run['device'].split(',')[0]}, "
-                     f"{run['date'][:10]}.")
+    lines = gpu_headline()
+    runs = [r for r in measurements() if r["backend"] == "cpu" and side(r, "replicated", "forward")]
+    if runs:
+        run = max(runs, key=lambda r: (r["packed"]["pairs"] * r["shape"]["head_dim"], r["shape"]["dtype"] == "f32"))
+        s = run["shape"]
+        copies, packed = (sum(side(run, name, d)["median"] for d in ("forward", "backward"))
+                          for name in ("replicated", "packed"))
+        lines.append(f"On a CPU ({run['device'].split(',')[0]}, {run['threads']} threads), {s['responses']} responses of "
+                     f"{s['segment_length'][1]} tokens to a prompt of {s['prompt']}: forward and backward in "
+                     f"{number(packed)} ms instead of {number(copies)} ms for the same kernels on copies, "
+                     f"**{copies / packed:.1f} times less** ({run['A']:.1f} predicted), {run['date'][:10]}.")
     lines.append("With one response per prompt there is nothing to share and nothing is saved.")
     return lines
 
 
 def rungs():
-    """The GPU's kernels in the order of kernels.def, with the largest shape that each was measured on."""
-    runs = [r for r in measurements() if r["backend"] == "gpu"]
-    best = {}
-    for run in sorted(runs, key=lambda r: r["packed"]["pairs"]):
-        for direction in ("forward", "backward"):
-            key = (direction, run["kernels"][direction], bool(run.get("deterministic")) and direction == "backward")
-            best[key] = (run, side(run, "packed", direction))
-    if not best:
-        return ["No measurement of the gpu backend is committed yet."]
-    out = ["| direction | kernel | shape | type | ms | TFLOP/s | share of matrix product |",
-           "|---|---|---|---|---|---|---|"]
+    """The GPU's kernels in the order of kernels.def, each on its largest measured shape in bf16, D=128."""
+    records = [r for r in gpu_records() if r["dtype"] == "bf16" and r["d"] == 128]
+    chosen = []
     for direction, kernel in kernel_order():
-        for deterministic in (False, True):
-            if (direction, kernel, deterministic) in best:
-                run, times = best[direction, kernel, deterministic]
-                out.append(f"| {direction} | {kernel}{', deterministic' if deterministic else ''} | {shape_text(run)} "
-                           f"| {run['shape']['dtype']} | {number(times['median'])} "
-                           f"| {number(times['useful_gflops'] * 1e-3)} | {100 * times['share_of_matmul']:.1f} % |")
-    return out + origins([run for run, _ in best.values()])
+        for name in (kernel, kernel + ", deterministic"):
+            own = [r for r in records if r["direction"] == direction and r["kernel"] == name]
+            if own:
+                chosen.append(max(own, key=lambda r: pairs(r["shape"])))
+    if not chosen:
+        return ["No measurement of the gpu backend is committed yet."]
+    return [*GPU_HEAD, *map(gpu_row, chosen), *origins(chosen)]
 
 
 def kernel_order():
@@ -140,7 +227,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--program", default=os.path.join(TOP, "build", "dualkv"))
     options = parser.parse_args()
-    tables = {"cpu": lambda: bench_table("cpu"), "gpu": lambda: bench_table("gpu"), "headline": headline,
+    tables = {"cpu": lambda: bench_table("cpu"), "gpu": gpu_table, "headline": headline,
               "rungs": rungs, "kernels": lambda: kernels(options.program)}
     stale = []
     for path in [os.path.join(TOP, "README.md"), *sorted(glob.glob(os.path.join(TOP, "docs", "*.md")))]:
