@@ -208,6 +208,7 @@ Test(rollout, bad_settings_and_broken_weights_get_a_sentence) {
   model.params.lm_head[3] = NAN;
   EXPECT_FAIL(DKV_ERR_RANGE, "not finite", dkv_rollout(&group, 1, &decoder, &good));
   dkv_group_close(&group);
+  dkv_group_close(&other);
   dkv_decoder_close(&decoder);
   dkv_model_free(&model);
 }
