@@ -200,11 +200,11 @@ Test(rollout, bad_settings_and_broken_weights_get_a_sentence) {
   EXPECT_FAIL(DKV_ERR_RANGE, "17 tokens", dkv_rollout(&group, 1, &decoder, &bad));
   EXPECT_FAIL(DKV_ERR_RANGE, "2 groups", dkv_rollout(&group, 2, &decoder, &good));
   EXPECT_FAIL(DKV_ERR_NULL, "NULL", dkv_rollout(NULL, 1, &decoder, &good));
-  dkv_group other;
+  dkv_group other, none;
   EXPECT_OK(dkv_group_open(&other, RESPONSES + 1));
   other.example = group.example;
   EXPECT_FAIL(DKV_ERR_RANGE, "6 responses", dkv_rollout(&other, 1, &decoder, &good));
-  EXPECT_FAIL(DKV_ERR_RANGE, "0 responses", dkv_group_open(&other, 0));
+  EXPECT_FAIL(DKV_ERR_RANGE, "0 responses", dkv_group_open(&none, 0));
   model.params.lm_head[3] = NAN;
   EXPECT_FAIL(DKV_ERR_RANGE, "not finite", dkv_rollout(&group, 1, &decoder, &good));
   dkv_group_close(&group);
