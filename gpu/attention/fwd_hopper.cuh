@@ -41,7 +41,7 @@ namespace dkv_fwd {
 constexpr int KEYS = 128, GROUP_ROWS = 64, GROUP_THREADS = 128;
 
 /** Largest sum of 32 weights that is let pass (below 65504 / 2), and the shift of a row that has seen no key. */
-constexpr float LIMIT = 8192.0f, UNSEEN = -1e30f;
+constexpr float LIMIT = 8192.0f, UNSEEN = -3e38f;
 
 /** A shift beyond this is rounded by more than 2^-4: exp2 of c s - shift in one operation would show it. */
 constexpr float FAR = 1048576.0f;
