@@ -29,7 +29,7 @@
  * @tparam queries query rows of a step
  * @tparam ordered key tiles take turns at adding to dQ: bitwise repeatable
  */
-template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = false> struct dkv_bwd5_config {
+template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = true> struct dkv_bwd5_config {
   using T = T_;
   static constexpr int D = D_;
   static constexpr int queries = queries_;
