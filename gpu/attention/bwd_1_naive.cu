@@ -15,14 +15,13 @@
  * Mask: a column j is seen by the rows j .. end[j] - 1, all of them: the shared prompt's gradient is a plain sum over
  *   one range (the prompt, then all responses) and over the query heads of its key head.
  *
- * Roles: delta (delta.cu), then dq: block = 128 rows of a head, then dk, dv: block = 128 keys of a key head.
- * Workspace: delta [H][T] | plan.
+ * Roles: row sums (fine.cu), then dq: block = 128 rows of a head, then dk, dv: block = 128 keys of a key head.
+ * Workspace: delta [H][T] | in f32 fine rows [H][T] | plan.
  *
- * Read before: fwd_1_naive.cu, delta.h.  Read next: bwd_2_shared.cu.
+ * Read before: fwd_1_naive.cu, delta.h, fine.cuh.  Read next: bwd_2_shared.cu.
  */
 #include "common/mask.h"
-#include "gpu/attention/delta.h"
-#include "gpu/attention/shape.h"
+#include "gpu/attention/fine.cuh"
 #include "gpu/runtime/launch.h"
 #include "gpu/runtime/tile.cuh"
 
@@ -34,25 +33,30 @@ constexpr dkv_gpu_tiling tiling = {0, 0, 0, 0};
 /** The tensors of a backward problem. */
 template <class T> struct tensors {
   const T *q, *k, *v, *dout;
-  const float *lse, *delta;
+  const float *lse;
+  dkv_gpu_row_sums sums;
   T *dq, *dk, *dv;
 };
 
-/** Weight p_ij and its gradient ds_ij = p_ij (<do_i, v_j> - delta_i). */
-struct weight {
-  float p, ds;
-};
-
+/**
+ * p_ij = exp(s_ij - lse_i) and ds_ij = p_ij (<do_i, v_j> - delta_i); rows with scores of hundreds as fine.cuh says.
+ * @param[in] at_i, at_j first element of the query's and of the key's vectors
+ * @param[in] at_row     the row in [H][T] arrays
+ */
 template <class T>
-__device__ weight recompute(const T *q, const T *k, const T *v, const T *dout, float lse, float delta,
-                            dkv_gpu_shape shape) {
-  float s = 0, dp = 0;
+__device__ dkv::weight recompute(const tensors<T> &x, int64_t at_i, int64_t at_j, int64_t at_row,
+                                 const dkv_gpu_shape &shape) {
+  const T *q = x.q + at_i, *k = x.k + at_j, *v = x.v + at_j, *dout = x.dout + at_i;
+  float lse = x.lse[at_row], s = 0, dp = 0;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (dkv::is_fine<T>(lse)) return dkv::fine_weight(q, k, dout, v, shape.dim, shape.scale, x.sums.fine[at_row]);
+  }
   for (int d = 0; d < shape.dim; ++d) {
     s += dkv::to_float(q[d]) * dkv::to_float(k[d]);
     dp += dkv::to_float(dout[d]) * dkv::to_float(v[d]);
   }
   float p = expf(shape.scale * s - lse);
-  return weight{p, p * (dp - delta)};
+  return dkv::weight{p, p * (dp - x.sums.delta[at_row])};
 }
 
 /** dq_i = c sum_j ds_ij k_j */
@@ -65,7 +69,7 @@ template <class T> __global__ void bwd_naive_rows(tensors<T> x, dkv_gpu_shape sh
   for (int j = 0; j <= i; ++j) {
     if (!dkv_sees(i, j, plan.end[j])) continue;
     int64_t at_j = dkv_offset(j, h / shape.group, shape.kv_heads, dim);
-    weight w = recompute(x.q + at_i, x.k + at_j, x.v + at_j, x.dout + at_i, x.lse[at_row], x.delta[at_row], shape);
+    dkv::weight w = recompute(x, at_i, at_j, at_row, shape);
     for (int d = 0; d < dim; ++d) sum[d] += w.ds * dkv::to_float(x.k[at_j + d]);
   }
   for (int d = 0; d < dim; ++d) x.dq[at_i + d] = dkv::from_float<T>(shape.scale * sum[d]);
@@ -81,7 +85,7 @@ template <class T> __global__ void bwd_naive_columns(tensors<T> x, dkv_gpu_shape
   for (int h = head * shape.group; h < (head + 1) * shape.group; ++h) {
     for (int i = j; i < plan.end[j]; ++i) {
       int64_t at_i = dkv_offset(i, h, shape.heads, dim), at_row = (int64_t)h * shape.rows + i;
-      weight w = recompute(x.q + at_i, x.k + at_j, x.v + at_j, x.dout + at_i, x.lse[at_row], x.delta[at_row], shape);
+      dkv::weight w = recompute(x, at_i, at_j, at_row, shape);
       for (int d = 0; d < dim; ++d) {
         dk_sum[d] += w.ds * dkv::to_float(x.q[at_i + d]);
         dv_sum[d] += w.p * dkv::to_float(x.dout[at_i + d]);
@@ -94,35 +98,30 @@ template <class T> __global__ void bwd_naive_columns(tensors<T> x, dkv_gpu_shape
   }
 }
 
-/** Bytes of delta. */
-size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
-}
-
 } // namespace
 
 extern "C" dkv_status dkv_gpu_bwd_naive_workspace(const dkv_attention *p, size_t *bytes) {
-  return dkv_gpu_workspace(bytes, p, own_bytes(p), tiling);
+  return dkv_gpu_workspace(bytes, p, dkv_gpu_row_sums_bytes(p), tiling);
 }
 
 extern "C" dkv_status dkv_gpu_bwd_naive_prepare(const dkv_attention *p) {
-  return dkv_gpu_prepare(p, own_bytes(p), tiling);
+  return dkv_gpu_prepare(p, dkv_gpu_row_sums_bytes(p), tiling);
 }
 
 extern "C" dkv_status dkv_gpu_bwd_naive_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling));
+  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, dkv_gpu_row_sums_bytes(p), tiling));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
-  dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling);
-  float *delta = (float *)p->workspace;
+  dkv_gpu_plan plan = dkv_gpu_plan_of(p, dkv_gpu_row_sums_bytes(p), tiling);
+  dkv_gpu_row_sums sums = dkv_gpu_row_sums_of(p);
   dim3 by_rows, by_columns;
   DKV_TRY(dkv_gpu_grid(&by_rows, dkv_ceil_div(shape.rows, block_rows), shape.heads, 1));
   DKV_TRY(dkv_gpu_grid(&by_columns, dkv_ceil_div(shape.rows, block_rows), shape.kv_heads, 1));
-  DKV_TRY(dkv_gpu_delta(delta, nullptr, shape.rows, p));
+  DKV_TRY(dkv_gpu_row_sums_fill(sums, plan.end, p));
   return dkv_gpu_by_dtype(p->dtype, [&](auto type) {
     using T = decltype(type);
-    tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse,
-                    delta,           (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
+    tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse, sums,
+                    (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
     cudaStream_t stream = (cudaStream_t)p->stream;
     bwd_naive_rows<T><<<by_rows, block_rows, 0, stream>>>(x, shape, plan);
     DKV_TRY(dkv_gpu_launched("bwd_naive_rows"));

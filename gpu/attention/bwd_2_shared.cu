@@ -16,13 +16,12 @@
  * Shared memory, floats: x, y [B][W+4] | a, b [32][W+4] | w, u [B][36]       D = 128: 119 KB
  *     rows:     x = q, y = do, a = k, b = v, w = ds
  *     columns:  x = k, y = v,  a = q, b = do, w = p^T, u = ds^T
- * Workspace: delta [H][T] | plan.
+ * Workspace: delta [H][T] | in f32 fine rows [H][T] | plan.
  *
  * Read before: bwd_1_naive.cu, fwd_3_shared.cu.  Read next: bwd_3_mma.cu.
  */
 #include "common/mask.h"
-#include "gpu/attention/delta.h"
-#include "gpu/attention/shape.h"
+#include "gpu/attention/fine.cuh"
 #include "gpu/runtime/launch.h"
 #include "gpu/runtime/product.cuh"
 
@@ -37,7 +36,8 @@ constexpr size_t shared_bytes = sizeof(float) * (2 * (own_rows<Width> + step) * 
 
 template <class T> struct tensors {
   const T *q, *k, *v, *dout;
-  const float *lse, *delta;
+  const float *lse;
+  dkv_gpu_row_sums sums;
   T *dq, *dk, *dv;
 };
 
@@ -63,6 +63,22 @@ __device__ __forceinline__ void weigh(float &s, float &dp, bool sees, float lse,
   dp = sees ? p * (dp - delta) : 0.0f; /* selected: dp of a masked pair may be anything */
 }
 
+/**
+ * Puts weight and gradient of one pair right when its row has scores of hundreds, which only f32 storage minds.
+ * @param[in,out] s, dp of weigh()
+ * @param[in]     q, k, dout, v the pair's vectors in shared memory
+ * @param[in]     at_row the row in [H][T] arrays
+ */
+template <class T>
+__device__ __forceinline__ void mend(float &s, float &dp, bool sees, float lse, const float *q, const float *k,
+                                     const float *dout, const float *v, const tensors<T> &t, int64_t at_row,
+                                     const dkv_gpu_shape &shape) {
+  if (!sees || !dkv::is_fine<T>(lse)) return;
+  dkv::weight w = dkv::fine_weight(q, k, dout, v, shape.dim, shape.scale, t.sums.fine[at_row]);
+  s = w.p;
+  dp = w.ds;
+}
+
 template <int Rows, int Width> __device__ __forceinline__ void clear(float (&acc)[Rows][Width / 16]) {
 #pragma unroll
   for (int r = 0; r < Rows; ++r)
@@ -74,7 +90,7 @@ template <int Rows, int Width> __device__ __forceinline__ void clear(float (&acc
 template <class T, int Width>
 __global__ void __launch_bounds__(dkv::product_threads)
     bwd_shared_rows(tensors<T> t, dkv_gpu_shape shape, dkv_gpu_plan plan) {
-  constexpr int own = own_rows<Width>, rows = own / 16;
+  constexpr int own = own_rows<Width>, rows = own / 16, pitch = dkv::tile_pitch<Width>;
   extern __shared__ float shared[];
   tiles<Width> tile(shared);
   int number = plan.query_order[blockIdx.x], i0 = number * own, h = (int)blockIdx.y, dim = shape.dim;
@@ -87,7 +103,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
   for (int r = 0; r < rows; ++r) {
     int i = i0 + dkv::square_y() * rows + r;
     lse[r] = i < shape.rows ? t.lse[(int64_t)h * shape.rows + i] : 0.0f;
-    delta[r] = i < shape.rows ? t.delta[(int64_t)h * shape.rows + i] : 0.0f;
+    delta[r] = i < shape.rows ? t.sums.delta[(int64_t)h * shape.rows + i] : 0.0f;
     scales[r] = shape.scale;
   }
   for (int n = plan.span_first[number]; n < plan.span_first[number + 1]; ++n) {
@@ -105,8 +121,11 @@ __global__ void __launch_bounds__(dkv::product_threads)
         int j = j0 + dkv::square_x() + 16 * c, end_j = !full && j < span.end ? plan.end[j] : 0;
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
-          bool sees = full || dkv_sees(i0 + dkv::square_y() * rows + r, j, end_j);
+          int own_row = dkv::square_y() * rows + r, row = own_row * pitch, key = (dkv::square_x() + 16 * c) * pitch;
+          bool sees = full || dkv_sees(i0 + own_row, j, end_j);
           weigh(s[r][c], dp[r][c], sees, lse[r], delta[r], shape.scale);
+          mend(s[r][c], dp[r][c], sees, lse[r], tile.x + row, tile.a + key, tile.y + row, tile.b + key, t,
+               (int64_t)h * shape.rows + i0 + own_row, shape);
         }
       }
       dkv::store_weights(tile.w, dp);
@@ -122,7 +141,7 @@ __global__ void __launch_bounds__(dkv::product_threads)
 template <class T, int Width>
 __global__ void __launch_bounds__(dkv::product_threads)
     bwd_shared_columns(tensors<T> t, dkv_gpu_shape shape, dkv_gpu_plan plan) {
-  constexpr int own = own_rows<Width>, rows = own / 16;
+  constexpr int own = own_rows<Width>, rows = own / 16, pitch = dkv::tile_pitch<Width>;
   extern __shared__ float shared[];
   tiles<Width> tile(shared);
   int number = plan.key_order[blockIdx.x], j0 = number * own, head = (int)blockIdx.y, dim = shape.dim;
@@ -155,11 +174,13 @@ __global__ void __launch_bounds__(dkv::product_threads)
       for (int c = 0; c < columns; ++c) {
         int i = i0 + dkv::square_x() + 16 * c;
         int64_t at = (int64_t)h * shape.rows + i;
-        float lse = i < shape.rows ? t.lse[at] : 0.0f, delta = i < shape.rows ? t.delta[at] : 0.0f;
+        float lse = i < shape.rows ? t.lse[at] : 0.0f, delta = i < shape.rows ? t.sums.delta[at] : 0.0f;
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
-          bool sees = dkv_sees(i, j0 + dkv::square_y() * rows + r, end[r]);
+          int own_row = dkv::square_y() * rows + r, key = own_row * pitch, row = (dkv::square_x() + 16 * c) * pitch;
+          bool sees = dkv_sees(i, j0 + own_row, end[r]);
           weigh(s[r][c], dp[r][c], sees, lse, delta, shape.scale);
+          mend(s[r][c], dp[r][c], sees, lse, tile.a + row, tile.x + key, tile.b + row, tile.y + key, t, at, shape);
         }
       }
       dkv::store_weights(tile.w, s);
@@ -174,17 +195,13 @@ __global__ void __launch_bounds__(dkv::product_threads)
   dkv::store_rows<rows, Width>(t.dv + kv_head, shape.kv_stride, j0, shape.rows, dim, dv, ones);
 }
 
-/** Bytes of delta. */
-size_t own_bytes(const dkv_attention *p) {
-  return p && p->layout && p->heads > 0 ? sizeof(float) * (size_t)p->heads * (size_t)p->layout->rows : 0;
-}
-
 dkv_gpu_tiling tiling_of(const dkv_attention *p) { return p && p->head_dim > 128 ? tiling<256> : tiling<128>; }
 
 template <class T, int Width> dkv_status launch(const dkv_attention *p, dkv_gpu_shape shape, dkv_gpu_plan plan) {
-  const float *delta = (const float *)p->workspace;
-  tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse,
-                  delta,           (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
+  dkv_gpu_row_sums sums = dkv_gpu_row_sums_of(p);
+  DKV_TRY(dkv_gpu_row_sums_fill(sums, plan.end, p));
+  tensors<T> x = {(const T *)p->q, (const T *)p->k, (const T *)p->v, (const T *)p->dout, (const float *)p->lse, sums,
+                  (T *)p->dq,      (T *)p->dk,      (T *)p->dv};
   dim3 by_rows, by_columns;
   DKV_TRY(dkv_gpu_grid(&by_rows, plan.query_tiles, shape.heads, 1));
   DKV_TRY(dkv_gpu_grid(&by_columns, plan.key_tiles, shape.kv_heads, 1));
@@ -200,19 +217,18 @@ template <class T, int Width> dkv_status launch(const dkv_attention *p, dkv_gpu_
 } // namespace
 
 extern "C" dkv_status dkv_gpu_bwd_shared_workspace(const dkv_attention *p, size_t *bytes) {
-  return dkv_gpu_workspace(bytes, p, own_bytes(p), tiling_of(p));
+  return dkv_gpu_workspace(bytes, p, dkv_gpu_row_sums_bytes(p), tiling_of(p));
 }
 
 extern "C" dkv_status dkv_gpu_bwd_shared_prepare(const dkv_attention *p) {
-  return dkv_gpu_prepare(p, own_bytes(p), tiling_of(p));
+  return dkv_gpu_prepare(p, dkv_gpu_row_sums_bytes(p), tiling_of(p));
 }
 
 extern "C" dkv_status dkv_gpu_bwd_shared_run(const dkv_attention *p) {
-  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, own_bytes(p), tiling_of(p)));
+  DKV_TRY(dkv_gpu_check(p, DKV_BACKWARD, dkv_gpu_row_sums_bytes(p), tiling_of(p)));
   if (p->layout->rows == 0) return DKV_OK;
   dkv_gpu_shape shape = dkv_gpu_shape_of(p);
-  dkv_gpu_plan plan = dkv_gpu_plan_of(p, own_bytes(p), tiling_of(p));
-  DKV_TRY(dkv_gpu_delta((float *)p->workspace, nullptr, shape.rows, p));
+  dkv_gpu_plan plan = dkv_gpu_plan_of(p, dkv_gpu_row_sums_bytes(p), tiling_of(p));
   return dkv_gpu_by_dtype(p->dtype, [&](auto type) {
     return dkv_gpu_by_width(shape.dim,
                             [&](auto width) { return launch<decltype(type), decltype(width)::value>(p, shape, plan); });

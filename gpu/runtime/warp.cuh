@@ -13,7 +13,7 @@ namespace dkv {
 constexpr unsigned all_lanes = 0xffffffffu;
 
 /** Sum over groups of Width consecutive lanes (a power of two, at most 32); every lane gets its group's sum. */
-template <int Width> __device__ __forceinline__ float warp_sum(float x) {
+template <int Width, class Real> __device__ __forceinline__ Real warp_sum(Real x) {
 #pragma unroll
   for (int distance = Width / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(all_lanes, x, distance);
   return x;
