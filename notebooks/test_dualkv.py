@@ -67,6 +67,44 @@ def test_costs_and_advantages():
     assert abs(dk.advantages([1, 0, 0, 0, 0, 0, 0, 0])[0] - 2.4748667) < 1e-6
 
 
+def test_counts_of_the_tiled_kernel():
+    packed = dk.group(1024, [128] * 8)
+    a, b = dk.count(packed), dk.count(packed.replicate()[0])
+    assert a["useful_pairs"] == 32 * packed.pairs and a["useful_flops"] == 4.0 * 128 * a["useful_pairs"]
+    assert a["issued_pairs"] >= a["useful_pairs"] and a["reads"].sum() * 8 == a["key_loads"] and len(a["reads"]) == 16
+    assert b["key_bytes"] > 2 * a["key_bytes"] and a["sum_bytes"] == 0
+    assert dk.count(packed, direction="backward")["sum_bytes"] > 0
+
+
+def test_policy_loss_on_paper():
+    short_long = dict(logprob=np.zeros(10), old=np.zeros(10), lengths=[2, 8], advantage=[1, -1])
+    for method, loss, short, long in (("dapo", 0.6, -1 / 10, 1 / 10), ("grpo", 0, -1 / 4, 1 / 16), ("dr_grpo", 0.3, -1 / 20, 1 / 20)):
+        got, slope = dk.policy_loss(method=method, max_length=10, **short_long)
+        assert abs(got - loss) < 1e-7 and abs(slope[0] - short) < 1e-7 and abs(slope[9] - long) < 1e-7, method
+    parts = [dk.policy_loss(np.zeros(n), np.zeros(n), [n], [a], tokens=10, responses=2)[0] for n, a in ((2, 1), (8, -1))]
+    assert abs(sum(parts) - 0.6) < 1e-7
+    for ratio, advantage, slope in ((1.5, 1, 0), (1.5, -1, 1.5), (0.5, 1, -0.5), (0.5, -1, 0)):
+        assert abs(dk.policy_loss([np.log(ratio)], [0], [1], [advantage])[1][0] - slope) < 1e-6
+    try:
+        dk.policy_loss([0.0], [0.0], [1], [1.0], clip_height=1)
+    except ValueError as error:
+        assert "clip_height" in str(error)
+    else:
+        raise AssertionError("a constant that does not exist was taken")
+
+
+def test_rope_turns_by_position():
+    x = np.tile([1.0, 0.0], (7, 1, 1))
+    layout = dk.group(3, [2, 2])
+    got = dk.rope(x, layout.position)
+    assert np.abs(got[:, 0] - np.stack([np.cos(layout.position), np.sin(layout.position)], 1)).max() < 1e-6
+    wide = np.random.default_rng(0).standard_normal((5, 2, 8))
+    angle = 3 * 10000.0 ** (-2 * np.arange(4) / 8)
+    want = np.concatenate([wide[3, :, :4] * np.cos(angle) - wide[3, :, 4:] * np.sin(angle),
+                           wide[3, :, 4:] * np.cos(angle) + wide[3, :, :4] * np.sin(angle)], 1)
+    assert np.abs(dk.rope(wide, np.arange(5))[3] - want).max() < 1e-6
+
+
 def test_failures_are_sentences():
     for bad in (lambda: dk.Layout([0], [1]), lambda: dk.Layout([-1], [-3]), lambda: dk.attention(*[np.zeros((1, 1, 9))] * 3, dk.group(1, [])),
                 lambda: dk.attention(*[np.zeros((1, 1, 8))] * 3, dk.group(1, []), backend="tpu")):
