@@ -134,15 +134,20 @@ fuzzers: $(FUZZERS)
 
 #: exercise      judges your answers to the exercises of one chapter: make exercise CH=04
 exercise:
+	$(if $(EXERCISE),,$(error make exercise needs CH=NN, the number of a chapter: $(CHAPTERS)))
 	@tools/setup.sh build
 	$(AGAIN) tool
 	@tests/run_exercises.sh $(BUILD) CH=$(CH)
+EXERCISE = $(wildcard tutorials/exercises/ch$(CH)_*.c tutorials/exercises/ch0$(CH)_*.c)
+CHAPTERS = $(sort $(foreach f,$(wildcard tutorials/exercises/ch*.c),$(patsubst ch%,%,$(firstword $(subst _, ,$(notdir $(f)))))))
 
 #: docs          the Doxygen pages in build/docs/html; an undocumented parameter is an error
 docs:
 	@tools/setup.sh docs
 	@mkdir -p $(BUILD)/docs
+	@rm -rf $(BUILD)/docs/html
 	@(cat docs/Doxyfile; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
+	@tools/docs_pages.py finish $(BUILD)/docs/html
 	@echo "docs: $(BUILD)/docs/html/index.html"
 
 #: results       times the CPU backend on a quiet machine (minutes) and rewrites docs/results and the tables
@@ -194,7 +199,8 @@ $(BUILD)/dualkv: $(TOOL_OBJ) $(BUILD)/libdualkv.so
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libdualkv.so
 	$(CC) $(CFLAGS) -fopenmp -o $@ $< $(SUPPORT_OBJ) -L$(BUILD) -ldualkv $(LIBS) -lcriterion -Wl,-rpath,'$$ORIGIN/..'
 $(HELPERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libdualkv.so
-	$(CC) $(CFLAGS) -fopenmp -o $@ $< -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN/..'
+	$(CC) $(CFLAGS) -fopenmp -o $@ $(filter %.o,$^) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN/..'
+$(BUILD)/tests/tool_assumptions: $(call objects,tests/support/assumptions.c tests/support/decoder.c)
 $(FUZZERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB_OBJ)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(LIBS)
 
