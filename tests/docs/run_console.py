@@ -53,6 +53,7 @@ def split(block):
 
 def run(command, env):
     command = re.sub(r"(?<![\w/])(\./)?build/dualkv\b", "dualkv", command)  # the build may lie elsewhere
+    command = re.sub(r"(?<![\w/])(\./)?build/tests/", "$BUILD/tests/", command)
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, timeout=600)
     return [line.rstrip() for line in done.stdout.decode().rstrip("\n").split("\n")] if done.stdout.strip() else []
@@ -95,7 +96,8 @@ def main():
     parser.add_argument("files", nargs="+")
     a = parser.parse_args()
     scratch = tempfile.mkdtemp()
-    env = dict(os.environ, PATH=os.path.join(ROOT, a.build) + ":" + os.environ["PATH"], OUT=scratch, NO_COLOR="1", COLUMNS="100")
+    build = os.path.join(ROOT, a.build)
+    env = dict(os.environ, PATH=build + ":" + os.environ["PATH"], BUILD=build, OUT=scratch, NO_COLOR="1", COLUMNS="100")
     gpu = any("gpu" in l and "yes" in l for l in run("dualkv kernels", env))
     passed = failed = 0
     for path in a.files:
