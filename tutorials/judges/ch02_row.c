@@ -10,7 +10,7 @@
 
 double student_row(double *o, const double *q, const double *k, const double *v, int keys, int dim, double scale);
 
-enum { DIM = 8 };
+enum { DIM = 8, UNWRITTEN = -77 };
 
 static double largest_difference(const double *a, const double *b, int n) {
   double most = 0;
@@ -18,23 +18,60 @@ static double largest_difference(const double *a, const double *b, int n) {
   return most;
 }
 
-/** Why is it wrong? Tries the usual suspects on the same row. */
-static const char *reason(const dkv_problem *p, const double *got, double gain) {
-  int last = p->layout.rows - 1;
-  const double *q = (const double *)p->q + (long)last * DIM, *k = p->k, *v = p->v;
-  double suspect[DIM], sum = 0;
-  if (got[0] == 0 && got[1] == 0) return "nothing was written";
-  if (gain > 100) return "the scores reach 2000: exp overflow; subtract the largest score first";
-  for (int d = 0; d < DIM; ++d) suspect[d] = 0;
-  for (int j = 0; j <= last; ++j) {
+/** The mistakes that the judge knows. */
+enum mistake { NO_SCALE, NO_LAST, NO_FIRST, UNFINISHED, SWAPPED_K, SWAPPED_V, SWAPPED, MISTAKES };
+static const char *const reason[MISTAKES] = {
+    "the scale is missing from the scores",
+    "the mask is off by one, the last key is missing: row i sees itself",
+    "the first key is missing: arrays begin at 0",
+    "the sum of exp(s) is divided by before it is complete: divide after the last key",
+    "rows and columns of k are swapped: component d of key j is k[j * dim + d]",
+    "rows and columns of v are swapped: component d of value j is v[j * dim + d]",
+    "rows and columns of k and v are swapped: component d of key j is k[j * dim + d]",
+};
+
+/** The row with one mistake in it. */
+static void mistaken(double *o, const dkv_problem *p, enum mistake mistake) {
+  const int keys = p->layout.rows;
+  const double *q = (const double *)p->q + (long)(keys - 1) * DIM, *k = p->k, *v = p->v;
+  double sum = 0;
+  for (int d = 0; d < DIM; ++d) o[d] = 0;
+  for (int j = mistake == NO_FIRST; j < keys - (mistake == NO_LAST); ++j) {
     double s = 0;
-    for (int d = 0; d < DIM; ++d) s += q[d] * k[j * DIM + d];
-    sum += exp(s);
-    for (int d = 0; d < DIM; ++d) suspect[d] += exp(s) * v[j * DIM + d];
+    const int swap_k = mistake == SWAPPED_K || mistake == SWAPPED, swap_v = mistake == SWAPPED_V || mistake == SWAPPED;
+    for (int d = 0; d < DIM; ++d) s += q[d] * k[swap_k ? d * keys + j : j * DIM + d];
+    const double weight = exp(s * (mistake == NO_SCALE ? 1 : p->scale));
+    sum += weight;
+    for (int d = 0; d < DIM; ++d)
+      o[d] += weight / (mistake == UNFINISHED ? sum : 1) * v[swap_v ? d * keys + j : j * DIM + d];
   }
-  for (int d = 0; d < DIM; ++d) suspect[d] /= sum;
-  if (largest_difference(got, suspect, DIM) < 1e-9) return "the scale is missing from the scores";
-  return "a key too few or too many? the mask may be off by one: row i sees itself";
+  for (int d = 0; d < DIM; ++d) o[d] /= mistake == UNFINISHED ? 1 : sum;
+}
+
+/** Why is o wrong? */
+static const char *why(const dkv_problem *p, const double *got, const double *want, double gain) {
+  double suspect[DIM], times[DIM], plus[DIM];
+  for (int d = 0; d < DIM; ++d) times[d] = got[0] / want[0] * want[d], plus[d] = got[0] - want[0] + want[d];
+  if (got[0] == UNWRITTEN && got[DIM - 1] == UNWRITTEN) return "nothing was written there";
+  if (gain > 100 && p->layout.rows == 1)
+    return "the one score is below -700: exp underflows; the largest score is searched from -INFINITY, not from 0";
+  if (gain > 100) return "the scores reach 2000: exp overflow; subtract the largest score first";
+  if (largest_difference(got, plus, DIM) < 1e-9) return "o holds rubbish when you get it: clear it before you add to it";
+  if (largest_difference(got, times, DIM) < 1e-9)
+    return "every component is off by one factor: a weight is exp(s_j) over the sum of ALL exp(s), and they sum to 1";
+  for (int m = 0; m < MISTAKES; ++m) {
+    mistaken(suspect, p, (enum mistake)m);
+    if (largest_difference(got, suspect, DIM) < 1e-9) return reason[m];
+  }
+  if (got[DIM - 1] == UNWRITTEN) return "not all of o[0] .. o[dim-1] are written";
+  return "a key too few or too many? row i sees all keys 0 .. keys-1, itself among them; print s_j and p_j of each";
+}
+
+/** Why is lse wrong? */
+static const char *lse_reason(double lse, double want) {
+  if (fabs(lse - exp(want)) < 1e-9 * exp(want)) return "that is the sum itself: take its logarithm";
+  if (fabs(lse * log(2) - want) < 1e-9 * fmax(1, fabs(want))) return "the logarithm is the natural one, log() in C";
+  return "what was taken out of the exponent must come back";
 }
 
 static int judge(int rows, double gain) {
@@ -48,18 +85,20 @@ static int judge(int rows, double gain) {
     printf("the judge itself failed: %s\n", dkv_last_error());
     return 2;
   }
-  double o[DIM] = {0}, want_lse = ((const double *)results.data[DKV_LSE])[rows - 1];
+  double o[DIM], want_lse = ((const double *)results.data[DKV_LSE])[rows - 1];
+  for (int d = 0; d < DIM; ++d) o[d] = UNWRITTEN;
   const double *q = (const double *)problem.q + (long)(rows - 1) * DIM,
                *want = (const double *)results.data[DKV_O] + (long)(rows - 1) * DIM;
   double lse = student_row(o, q, problem.k, problem.v, rows, DIM, problem.scale);
-  int wrong = 0;
+  int wrong = 0, at = 0;
+  while (at < DIM - 1 && fabs(o[at] - want[at]) < 1e-9) ++at;
   if (!(largest_difference(o, want, DIM) < 1e-9)) {
-    printf("%d keys: your o[0] is %.6g, it should be %.6g; %s\n", rows, o[0], want[0], reason(&problem, o, gain));
+    printf("%d keys: your o[%d] is %.6g, it should be %.6g; %s\n", rows, at, o[at], want[at],
+           why(&problem, o, want, gain));
     wrong = 1;
   } else if (!(fabs(lse - want_lse) < 1e-9 * fmax(1, fabs(want_lse)))) {
-    printf(
-        "%d keys: o is right, but lse is %.6g, it should be %.6g: what was taken out of the exponent must come back\n",
-        rows, lse, want_lse);
+    printf("%d keys: o is right, but lse is %.6g, it should be %.6g: %s\n", rows, lse, want_lse,
+           lse_reason(lse, want_lse));
     wrong = 1;
   }
   dkv_results_free(&results);
@@ -72,11 +111,11 @@ int main(void) {
   const struct {
     int rows;
     double gain;
-  } tries[] = {{17, 1}, {2, 1}, {1, 1}, {64, 3}, {40, 2000}};
+  } tries[] = {{17, 1}, {2, 1}, {1, 1}, {64, 3}, {40, 2000}, {1, 2000}};
   for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
     int wrong = judge(tries[i].rows, tries[i].gain);
     if (wrong) return wrong;
   }
-  printf("right: rows of 1 to 64 keys, scores up to 2000\n");
+  printf("right: rows of 1 to 64 keys, scores of thousands of either sign\n");
   return 0;
 }
