@@ -171,6 +171,46 @@ Test(model, exactly_the_rows_that_predict_go_through_the_head) {
   dkv_model_free(&model);
 }
 
+/* In the last layer only rows that predict are computed. With a pair of weight 0 added for every row, all of them are:
+ * the same values and gradients, but for the order in which a taller product adds. */
+Test(model, rows_that_do_not_predict_are_spared_in_the_last_layer_alone) {
+  const int32_t length[] = {9, 1, 0, 4};
+  const dkv_model_options options[] = {{.threads = 2}, {.threads = 2, .recompute = true}};
+  for (int way = 0; way < 4; ++way) {
+    struct tiny group, all;
+    dkv_model model;
+    tiny_model(&model, way % 2 == 0, 18, &options[way / 2]);
+    tiny_group(&group, 33, 4, length, 18);
+    tiny_group(&all, 33, 4, length, 18);
+    int32_t rows = all.layout.rows, own = all.pair_count, count = own + rows;
+    all.pairs = realloc(all.pairs, (size_t)count * sizeof *all.pairs);
+    float **part[] = {&all.dlogprob, &all.dentropy, &all.logprob, &all.entropy};
+    for (int i = 0; i < 4; ++i) *part[i] = realloc(*part[i], (size_t)count * sizeof(float));
+    for (int32_t r = 0; r < rows; ++r) {
+      all.pairs[own + r] = (dkv_prediction){.source = r, .target = rows - 1 - r};
+      all.dlogprob[own + r] = all.dentropy[own + r] = 0.0f;
+    }
+    all.pair_count = all.batch.pair_count = count;
+    all.batch.pairs = all.pairs;
+    tiny_gradient(&all, &model);
+    float *want = copy_of(model.grads.data, model.grads.count);
+    tiny_gradient(&group, &model);
+    cr_assert(group.pass.source_count < rows / 2 && all.pass.source_count == rows);
+    cr_assert(group.pass.plan.last_bytes < all.pass.plan.last_bytes);
+    cr_assert(group.pass.plan.total_bytes < all.pass.plan.total_bytes);
+    expect_close("logprob", 18, group.logprob, all.logprob, 1, own, BOUND);
+    expect_close("entropy", 18, group.entropy, all.entropy, 1, own, BOUND);
+    for (int32_t i = 0; i < model.grads.view_count; ++i) {
+      const dkv_param *v = &model.grads.view[i];
+      expect_close(v->name, 18, model.grads.data + v->offset, want + v->offset, v->rows, v->cols, BOUND);
+    }
+    free(want);
+    tiny_free(&group);
+    tiny_free(&all);
+    dkv_model_free(&model);
+  }
+}
+
 /* The last token of a response need not be a row: its id is given instead. */
 Test(model, target_ids_spare_the_last_row_of_each_response) {
   const int32_t whole[] = {4, 1, 3}, spared[] = {3, 0, 2};

@@ -92,7 +92,7 @@ static dkv_status prefill_layers(dkv_decoder *d) {
     dkv_layer_tensors tensors = dkv_plan_layer(&pass->plan, c, pass->arena, l);
     tensors.k = d->prompt_k + l * layer_cache;
     tensors.v = d->prompt_v + l * layer_cache;
-    float *x_next = dkv_plan_input(&pass->plan, pass->arena, l + 1);
+    float *x_next = dkv_pass_output(pass, c, l);
     DKV_TRY(dkv_layer_forward(model, pass, l, &tensors, x, x_next));
     x = x_next;
   }
@@ -107,9 +107,7 @@ static dkv_status prefill_logits(dkv_decoder *d, float *logits) {
   dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
   dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
   dkv_where where = dkv_pass_where(model, &p);
-  const float *x = dkv_plan_input(&pass->plan, pass->arena, c->layers);
   int32_t rows = pass->source_count;
-  DKV_TRY(model->layers->gather_rows(&where, t.x, x, pass->source_row, rows, c->width));
   DKV_TRY(model->layers->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, rows, c->width,
                                      (float)c->norm_epsilon));
   return model->layers->linear_fwd(&where, logits, false, t.h, model->params.lm_head, rows, c->width, c->vocabulary);

@@ -9,6 +9,9 @@
  *              h = norm(x') w_2           x_next = x' + (silu(h Wg^T) * h Wu^T) Wd^T
  *     head     rows that predict:  logprob, entropy of softmax(norm(x_L) w Wlm^T / temperature)
  *
+ * The last layer's output is read at the rows that predict and nowhere else, so there q, x' and the MLP are computed
+ * for these "active" rows alone; keys and values are those of all rows.
+ *
  * Nothing here knows whether the layout is packed or replicated.  Every line calls one layer through the table.
  *
  * Read before: model.h, plan.h, stack.h.  Read next: backward.c.
@@ -17,35 +20,54 @@
 
 #include "common/model/stack.h"
 
+dkv_status dkv_layer_pick(const dkv_model *model, const dkv_pass *pass, int32_t l, const float **out, float *few,
+                          const float *all, int32_t width) {
+  *out = all;
+  if (!dkv_pass_few(pass, l)) return DKV_OK;
+  *out = few;
+  dkv_where where = {.threads = model->options.threads};
+  return model->layers->gather_rows(&where, few, all, pass->source_row, pass->source_count, width);
+}
+
+dkv_status dkv_layer_spread(const dkv_model *model, const dkv_pass *pass, float *all, const float *few, int32_t width) {
+  dkv_where where = {.threads = model->options.threads};
+  DKV_TRY(model->backend->fill(all, 0, (size_t)pass->plan.rows * (size_t)width * sizeof(float)));
+  return model->layers->scatter_rows(&where, all, few, pass->source_row, pass->source_count, width);
+}
+
 dkv_status dkv_layer_rotate(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *tensors) {
   const dkv_model_config *c = &model->config;
   const dkv_layers *f = model->layers;
   const dkv_layer_params *w = &model->params.layer[l];
   const int32_t *position = pass->batch.layout->position, rows = pass->plan.rows;
+  int32_t active = dkv_plan_active(&pass->plan, l);
   dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
   dkv_where where = dkv_pass_where(model, &p);
-  int64_t q_heads = (int64_t)rows * c->heads, k_heads = (int64_t)rows * c->kv_heads;
-  float epsilon = (float)c->norm_epsilon;
-  DKV_TRY(f->rmsnorm_fwd(&where, tensors->q, p.rstd_q, tensors->q_raw, w->q_norm, q_heads, c->head_dim, epsilon));
+  int64_t q_heads = (int64_t)active * c->heads, k_heads = (int64_t)rows * c->kv_heads;
+  float epsilon = (float)c->norm_epsilon, *q = dkv_pass_few(pass, l) ? p.few_q : tensors->q;
+  const int32_t *q_position = dkv_pass_few(pass, l) ? pass->source_position : position;
+  DKV_TRY(f->rmsnorm_fwd(&where, q, p.rstd_q, tensors->q_raw, w->q_norm, q_heads, c->head_dim, epsilon));
   DKV_TRY(f->rmsnorm_fwd(&where, tensors->k, p.rstd_k, tensors->k_raw, w->k_norm, k_heads, c->head_dim, epsilon));
-  DKV_TRY(f->rope(&where, tensors->q, pass->rope, position, rows, c->heads, c->head_dim, false));
-  return f->rope(&where, tensors->k, pass->rope, position, rows, c->kv_heads, c->head_dim, false);
+  DKV_TRY(f->rope(&where, q, pass->rope, q_position, active, c->heads, c->head_dim, false));
+  DKV_TRY(f->rope(&where, tensors->k, pass->rope, position, rows, c->kv_heads, c->head_dim, false));
+  return q == tensors->q ? DKV_OK : dkv_layer_spread(model, pass, tensors->q, q, c->heads * c->head_dim);
 }
 
-dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *t,
-                             const float *x, float *x_next) {
+/** h = norm(x), q k v, rotate, attend, project, add: x_mid. Keys and values of all rows, the rest of the active ones.
+ */
+static dkv_status attention_forward(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *t,
+                                    const float *x) {
   const dkv_model_config *c = &model->config;
   const dkv_layers *f = model->layers;
   const dkv_layer_params *w = &model->params.layer[l];
-  int32_t rows = pass->plan.rows, q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
-  int64_t stream = (int64_t)rows * c->width;
-  float epsilon = (float)c->norm_epsilon;
+  int32_t rows = pass->plan.rows, active = dkv_plan_active(&pass->plan, l);
+  int32_t q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
   dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
   dkv_where where = dkv_pass_where(model, &p);
-
-  /* Attention: h = norm(x), q k v, rotate, attend, project, add. */
-  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, x, w->attention_norm, rows, c->width, epsilon));
-  DKV_TRY(f->linear_fwd(&where, t->q_raw, false, p.h, w->q, rows, c->width, q_width));
+  const float *h, *o, *x_active;
+  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, x, w->attention_norm, rows, c->width, (float)c->norm_epsilon));
+  DKV_TRY(dkv_layer_pick(model, pass, l, &h, p.few_h, p.h, c->width));
+  DKV_TRY(f->linear_fwd(&where, t->q_raw, false, h, w->q, active, c->width, q_width));
   DKV_TRY(f->linear_fwd(&where, t->k_raw, false, p.h, w->k, rows, c->width, kv_width));
   DKV_TRY(f->linear_fwd(&where, t->v, false, p.h, w->v, rows, c->width, kv_width));
   DKV_TRY(dkv_layer_rotate(model, pass, l, t));
@@ -56,17 +78,30 @@ dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32
   attention.o = t->o;
   attention.lse = t->lse;
   DKV_TRY(pass->kernel_fwd->run(&attention));
-  DKV_TRY(f->linear_fwd(&where, t->x_mid, false, t->o, w->o, rows, q_width, c->width));
-  DKV_TRY(f->residual(&where, t->x_mid, x, t->x_mid, stream));
+  DKV_TRY(dkv_layer_pick(model, pass, l, &o, p.few_q, t->o, q_width));
+  DKV_TRY(f->linear_fwd(&where, t->x_mid, false, o, w->o, active, q_width, c->width));
+  DKV_TRY(dkv_layer_pick(model, pass, l, &x_active, p.few_h, x, c->width));
+  return f->residual(&where, t->x_mid, x_active, t->x_mid, (int64_t)active * c->width);
+}
+
+dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *t,
+                             const float *x, float *x_next) {
+  const dkv_model_config *c = &model->config;
+  const dkv_layers *f = model->layers;
+  const dkv_layer_params *w = &model->params.layer[l];
+  int32_t active = dkv_plan_active(&pass->plan, l);
+  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
+  dkv_where where = dkv_pass_where(model, &p);
+  DKV_TRY(attention_forward(model, pass, l, t, x));
 
   /* MLP: h = norm(x_mid), gate and up, silu(gate) up, project, add. */
-  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, t->x_mid, w->mlp_norm, rows, c->width, epsilon));
-  DKV_TRY(f->linear_fwd(&where, t->gate, false, p.h, w->gate, rows, c->width, c->mlp_width));
-  DKV_TRY(f->linear_fwd(&where, t->up, false, p.h, w->up, rows, c->width, c->mlp_width));
+  DKV_TRY(f->rmsnorm_fwd(&where, p.h, p.rstd, t->x_mid, w->mlp_norm, active, c->width, (float)c->norm_epsilon));
+  DKV_TRY(f->linear_fwd(&where, t->gate, false, p.h, w->gate, active, c->width, c->mlp_width));
+  DKV_TRY(f->linear_fwd(&where, t->up, false, p.h, w->up, active, c->width, c->mlp_width));
   if (x_next == NULL) return DKV_OK;
-  DKV_TRY(f->swiglu_fwd(&where, p.act, t->gate, t->up, rows, c->mlp_width));
-  DKV_TRY(f->linear_fwd(&where, x_next, false, p.act, w->down, rows, c->mlp_width, c->width));
-  return f->residual(&where, x_next, t->x_mid, x_next, stream);
+  DKV_TRY(f->swiglu_fwd(&where, p.act, t->gate, t->up, active, c->mlp_width));
+  DKV_TRY(f->linear_fwd(&where, x_next, false, p.act, w->down, active, c->mlp_width, c->width));
+  return f->residual(&where, x_next, t->x_mid, x_next, (int64_t)active * c->width);
 }
 
 /** Final norm and LM head over the rows that predict. */
@@ -77,8 +112,6 @@ static dkv_status head_forward(const dkv_model *model, dkv_pass *pass, float *lo
   dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
   dkv_where where = dkv_pass_where(model, &p);
   dkv_scored scored = dkv_pass_scored(pass);
-  const float *x = dkv_plan_input(&pass->plan, pass->arena, c->layers);
-  DKV_TRY(f->gather_rows(&where, t.x, x, pass->source_row, scored.rows, c->width));
   DKV_TRY(f->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, scored.rows, c->width,
                          (float)c->norm_epsilon));
   return f->lm_logprob_fwd(&where, logprob, entropy, t.lse, t.chunk, &scored, t.h, model->params.lm_head, c->width,
@@ -99,7 +132,7 @@ dkv_status dkv_model_forward(const dkv_model *model, dkv_pass *pass, float *logp
   DKV_TRY(model->layers->embedding_fwd(&where, x, model->params.embed, pass->batch.ids, pass->plan.rows, c->width));
   for (int32_t l = 0; l < c->layers; ++l) {
     dkv_layer_tensors tensors = dkv_plan_layer(&pass->plan, c, pass->arena, l);
-    float *x_next = dkv_plan_input(&pass->plan, pass->arena, l + 1);
+    float *x_next = dkv_pass_output(pass, c, l);
     DKV_TRY(dkv_layer_forward(model, pass, l, &tensors, x, x_next));
     x = x_next;
   }

@@ -12,8 +12,8 @@
  *     dkv_optimizer_step
  *
  * Packed and replicated run this same code: only the layout of the batch differs.  Every per-token computation runs
- * once per row of the layout; RoPE uses layout->position; only rows that predict go through the final norm and the LM
- * head.
+ * once per row of the layout; RoPE uses layout->position; only rows that predict go through what lies above the last
+ * layer's keys and values: its queries, its MLP, the final norm and the LM head.
  *
  * Threads: one model may be used by one thread at a time; inside, OpenMP.  The same inputs give the same bits for any
  * number of threads: matrix products are cut into tiles that do not depend on it, sums run in a fixed order.
@@ -117,9 +117,10 @@ typedef struct dkv_pass {
   char *arena;                  /**< every activation */
   size_t arena_bytes;           /**< its size */
   int32_t source_count;         /**< U: distinct source rows: what goes through the LM head */
-  int32_t *index;               /**< one allocation behind the four arrays that follow */
+  int32_t *index;               /**< one allocation behind the five arrays that follow */
   size_t index_count;           /**< its elements */
   int32_t *source_row;          /**< [U] ascending */
+  int32_t *source_position;     /**< [U] path position of each source row */
   int32_t *source_begin;        /**< [U+1] first entry of each source in pair_order */
   int32_t *pair_order;          /**< [pair_count] pairs sorted by source */
   int32_t *pair_token;          /**< [pair_count] token of pair_order[i] */

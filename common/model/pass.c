@@ -45,7 +45,7 @@ static dkv_status check_batch(const dkv_model *model, const dkv_batch *batch) {
 /** Sorts the pairs by source, stably: a counting sort over rows. */
 static dkv_status index_pairs(dkv_pass *pass) {
   const dkv_batch *batch = &pass->batch;
-  size_t pairs = (size_t)batch->pair_count, rows = (size_t)batch->layout->rows, needed = 4 * pairs + 1 + rows + 1;
+  size_t pairs = (size_t)batch->pair_count, rows = (size_t)batch->layout->rows, needed = 5 * pairs + 1 + rows + 1;
   if (needed > pass->index_count) {
     int32_t *grown = realloc(pass->index, needed * sizeof *grown);
     DKV_REQUIRE(grown != NULL, DKV_ERR_NOMEM, "no memory to sort %zu pairs", pairs);
@@ -54,7 +54,8 @@ static dkv_status index_pairs(dkv_pass *pass) {
   }
   int32_t *first = pass->index; /* [rows + 1] first place of each row's pairs, then, while filling, the next free one */
   pass->source_row = first + rows + 1;
-  pass->source_begin = pass->source_row + pairs;
+  pass->source_position = pass->source_row + pairs;
+  pass->source_begin = pass->source_position + pairs;
   pass->pair_order = pass->source_begin + pairs + 1;
   pass->pair_token = pass->pair_order + pairs;
   memset(first, 0, (rows + 1) * sizeof *first);
@@ -65,6 +66,7 @@ static dkv_status index_pairs(dkv_pass *pass) {
     int32_t here = first[t + 1];
     first[t + 1] += first[t];
     if (here == 0) continue;
+    pass->source_position[pass->source_count] = batch->layout->position[t];
     pass->source_row[pass->source_count++] = (int32_t)t;
     pass->source_begin[pass->source_count] = first[t + 1];
   }

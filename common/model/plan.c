@@ -33,17 +33,17 @@ static walk walk_from(char *arena, size_t offset) {
   return w;
 }
 
-static dkv_layer_tensors layer_tensors(walk *w, const dkv_model_config *c, int64_t rows) {
+static dkv_layer_tensors layer_tensors(walk *w, const dkv_model_config *c, int64_t rows, int64_t active) {
   int64_t q = (int64_t)c->heads * c->head_dim, kv = (int64_t)c->kv_heads * c->head_dim;
   dkv_layer_tensors t = {0};
-  t.q_raw = take(w, rows, q);
+  t.q_raw = take(w, active, q);
   t.k_raw = take(w, rows, kv);
   t.v = take(w, rows, kv);
   t.o = take(w, rows, q);
   t.lse = take(w, rows, c->heads);
-  t.x_mid = take(w, rows, c->width);
-  t.gate = take(w, rows, c->mlp_width);
-  t.up = take(w, rows, c->mlp_width);
+  t.x_mid = take(w, active, c->width);
+  t.gate = take(w, active, c->mlp_width);
+  t.up = take(w, active, c->mlp_width);
   return t;
 }
 
@@ -71,6 +71,12 @@ static dkv_passing_tensors passing_tensors(walk *w, const dkv_model_config *c, c
   t.h = take(w, rows, c->width);
   if (backward) t.dh = take(w, rows, c->width);
   if (backward) t.dx = take(w, rows, c->width);
+  int64_t few = plan->sources < plan->rows ? plan->sources : 0;
+  t.few_h = take(w, few, c->width);
+  t.few_q = take(w, few, q);
+  if (backward) t.few_dh = take(w, few, c->width);
+  if (backward) t.few_dx = take(w, few, c->width);
+  if (backward) t.few_do = take(w, few, q);
   /* The MLP and the attention are never alive together: their tensors share one place. */
   walk mlp = *w, attn = *w;
   t.act = take(&mlp, rows, c->mlp_width);
@@ -88,7 +94,7 @@ static dkv_passing_tensors passing_tensors(walk *w, const dkv_model_config *c, c
 }
 
 static size_t layers_offset(const dkv_plan *p) { return (size_t)p->input_copies * p->input_bytes; }
-static size_t head_offset(const dkv_plan *p) { return layers_offset(p) + (size_t)p->layer_copies * p->layer_bytes; }
+static size_t head_offset(const dkv_plan *p) { return layers_offset(p) + p->layers_bytes; }
 static size_t passing_offset(const dkv_plan *p) { return head_offset(p) + p->head_bytes; }
 static size_t workspace_offset(const dkv_plan *p) { return passing_offset(p) + p->passing_bytes; }
 
@@ -101,16 +107,21 @@ dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t 
   out->rows = rows;
   out->sources = sources;
   out->keep = keep;
-  out->input_copies = keep == DKV_KEEP_NOTHING ? 2 : config->layers + 1;
+  out->layers = config->layers;
+  out->input_copies = keep == DKV_KEEP_NOTHING && config->layers > 2 ? 2 : config->layers;
   out->layer_copies = keep == DKV_KEEP_ALL ? config->layers : 1;
-  walk inputs = {0}, layer = {0}, head = {0}, passing = {0};
+  walk inputs = {0}, layer = {0}, last = {0}, head = {0}, passing = {0};
   dkv_layer_tensors unused = {0};
   take(&inputs, rows, config->width);
-  layer_tensors(&layer, config, rows);
+  layer_tensors(&layer, config, rows, rows);
+  layer_tensors(&last, config, rows, sources);
   head_tensors(&head, config, out, chunk);
   passing_tensors(&passing, config, out, &unused);
   out->input_bytes = inputs.used;
   out->layer_bytes = layer.used;
+  out->last_bytes = last.used;
+  bool shared = out->layer_copies < config->layers; /* one place for all layers: it must hold the largest */
+  out->layers_bytes = (size_t)(out->layer_copies - 1) * layer.used + (shared ? layer.used : last.used);
   out->head_bytes = head.used;
   out->passing_bytes = passing.used;
   out->workspace_bytes = workspace;
@@ -125,7 +136,7 @@ float *dkv_plan_input(const dkv_plan *plan, char *arena, int32_t l) {
 dkv_layer_tensors dkv_plan_layer(const dkv_plan *plan, const dkv_model_config *config, char *arena, int32_t l) {
   walk w = walk_from(arena, layers_offset(plan) + (size_t)(l % plan->layer_copies) * plan->layer_bytes);
   walk passing = walk_from(arena, passing_offset(plan));
-  dkv_layer_tensors t = layer_tensors(&w, config, plan->rows), rotated = {0};
+  dkv_layer_tensors t = layer_tensors(&w, config, plan->rows, dkv_plan_active(plan, l)), rotated = {0};
   passing_tensors(&passing, config, plan, &rotated);
   t.q = rotated.q;
   t.k = rotated.k;
@@ -147,10 +158,9 @@ char *dkv_plan_workspace(const dkv_plan *plan, char *arena) { return arena + wor
 
 void dkv_plan_describe(const dkv_plan *plan, char *out, size_t bytes) {
   const double mib = 1.0 / (1 << 20);
-  snprintf(
-      out, bytes,
-      "%d rows, %d predicting: inputs %.1f, layers %d x %.1f, head %.1f, passing %.1f, workspace %.1f: %.1f MiB in all",
-      plan->rows, plan->sources, (double)layers_offset(plan) * mib, plan->layer_copies, (double)plan->layer_bytes * mib,
-      (double)plan->head_bytes * mib, (double)plan->passing_bytes * mib, (double)plan->workspace_bytes * mib,
-      (double)plan->total_bytes * mib);
+  snprintf(out, bytes,
+           "%d rows, %d predicting: inputs %.1f, layers %.1f, head %.1f, passing %.1f, workspace %.1f: %.1f MiB in all",
+           plan->rows, plan->sources, (double)layers_offset(plan) * mib, (double)plan->layers_bytes * mib,
+           (double)plan->head_bytes * mib, (double)plan->passing_bytes * mib, (double)plan->workspace_bytes * mib,
+           (double)plan->total_bytes * mib);
 }

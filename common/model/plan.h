@@ -3,7 +3,11 @@
  * @brief Where every activation lives, known before anything runs: so that memory can be printed, packed beside
  * replicated.
  *
- *     arena  [ x_0 x_1 ... x_L | layer 0 | layer 1 | ... | head | passing tensors | workspaces ]
+ *     arena  [ x_0 x_1 ... | layer 0 | layer 1 | ... | head | passing tensors | workspaces ]
+ *
+ * T is the number of rows, U that of the rows that predict.  Nothing reads the last layer's output at any other row, so
+ * the last layer has A = U active rows: keys and values of all T rows, queries and everything above them of U.  Every
+ * other layer has A = T.  The last layer writes its output straight to the head's x.
  *
  * A layer keeps what a matrix product or the attention kernel made: q and k before their norm, v, o, lse, x_mid, gate,
  * up.  What is cheap to make again (the norms, rotated q and k, silu(gate) up) is made again in the backward pass and
@@ -29,21 +33,21 @@ typedef enum dkv_keep {
 
 /** Tensors that a layer keeps. */
 typedef struct dkv_layer_tensors {
-  float *q_raw; /**< [T][H D] before norm and rotation */
+  float *q_raw; /**< [A][H D] before norm and rotation */
   float *k_raw; /**< [T][Hkv D] before norm and rotation */
   float *v;     /**< [T][Hkv D] */
-  float *o;     /**< [T][H D] attention's output */
+  float *o;     /**< [T][H D] attention's output; rows that are not active hold nothing that is used */
   float *lse;   /**< [H][T] */
-  float *x_mid; /**< [T][C] after the attention's residual */
-  float *gate;  /**< [T][F] */
-  float *up;    /**< [T][F] */
-  float *q;     /**< [T][H D] normed and rotated: a passing tensor */
+  float *x_mid; /**< [A][C] after the attention's residual */
+  float *gate;  /**< [A][F] */
+  float *up;    /**< [A][F] */
+  float *q;     /**< [T][H D] normed and rotated, 0 in rows that are not active: a passing tensor */
   float *k;     /**< [T][Hkv D] normed and rotated: a passing tensor */
 } dkv_layer_tensors;
 
 /** Tensors around the LM head: U rows. */
 typedef struct dkv_head_tensors {
-  float *x;     /**< [U][C] rows of x_L that predict */
+  float *x;     /**< [U][C] the last layer's output, x_L, at the rows that predict */
   float *h;     /**< [U][C] after the final norm */
   float *rstd;  /**< [U] */
   float *lse;   /**< [U] */
@@ -57,10 +61,15 @@ typedef struct dkv_passing_tensors {
   float *dh;      /**< [T][C] */
   float *dx;      /**< [T][C] gradient of the residual stream */
   float *rstd;    /**< [T] */
-  float *rstd_q;  /**< [T H] of the norms of q's heads */
+  float *rstd_q;  /**< [A H] of the norms of q's heads */
   float *rstd_k;  /**< [T Hkv] of the norms of k's heads */
-  float *act;     /**< [T][F] silu(gate) up; shares its place with what follows */
-  float *dact;    /**< [T][F] */
+  float *few_h;   /**< [U][C] rows of h that are active, in a layer where some are not */
+  float *few_dh;  /**< [U][C] likewise of dh */
+  float *few_dx;  /**< [U][C] likewise of dx */
+  float *few_q;   /**< [U][H D] likewise of q, o or dq */
+  float *few_do;  /**< [U][H D] likewise of dout */
+  float *act;     /**< [A][F] silu(gate) up; shares its place with what follows */
+  float *dact;    /**< [A][F] */
   float *dout;    /**< [T][H D] gradient of o */
   float *dq;      /**< [T][H D] */
   float *dk;      /**< [T][Hkv D] */
@@ -73,10 +82,13 @@ typedef struct dkv_plan {
   int32_t rows;           /**< T */
   int32_t sources;        /**< U rows that go through the LM head */
   dkv_keep keep;          /**< what is kept */
-  int32_t input_copies;   /**< L + 1, or 2 */
+  int32_t layers;         /**< L */
+  int32_t input_copies;   /**< L, or 2 at most */
   int32_t layer_copies;   /**< L, or 1 */
   size_t input_bytes;     /**< one x_l */
-  size_t layer_bytes;     /**< the kept tensors of one layer besides x_l */
+  size_t layer_bytes;     /**< the kept tensors of one layer with A = T, besides x_l */
+  size_t last_bytes;      /**< the kept tensors of the last layer, A = U */
+  size_t layers_bytes;    /**< the kept tensors of all layers */
   size_t head_bytes;      /**< the tensors around the LM head */
   size_t passing_bytes;   /**< the passing tensors */
   size_t workspace_bytes; /**< attention workspaces, forward and backward together */
@@ -98,13 +110,19 @@ dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t 
                          size_t chunk, size_t workspace);
 
 /**
- * Input of layer l; l = L: the output of the last layer.
+ * Input of layer l.
  * @param[in] plan  plan
  * @param[in] arena its memory
- * @param[in] l     0 to L
+ * @param[in] l     0 to L - 1
  * @return [T][C]
  */
 float *dkv_plan_input(const dkv_plan *plan, char *arena, int32_t l);
+
+/** A: the active rows of layer l. @param[in] plan plan. @param[in] l layer. @return U in the last layer, otherwise T.
+ */
+static inline int32_t dkv_plan_active(const dkv_plan *plan, int32_t l) {
+  return l == plan->layers - 1 ? plan->sources : plan->rows;
+}
 
 /**
  * Tensors of layer l.

@@ -17,11 +17,36 @@
  * @param[in]     l       layer
  * @param[in]     tensors where its tensors go, all overwritten
  * @param[in]     x       [T][C] input
- * @param[out]    x_next  [T][C] overwritten; NULL: stop after gate and up, which is all that a recomputation needs
+ * @param[out]    x_next  [A][C] overwritten; NULL: stop after gate and up, which is all that a recomputation needs
  * @return DKV_OK or what a kernel said
  */
 dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32_t l, const dkv_layer_tensors *tensors,
                              const float *x, float *x_next);
+
+/**
+ * The active rows of a tensor: the tensor itself, or in a layer where only some rows are active copies of those.
+ * @param[in]  model the model
+ * @param[in]  pass  its active rows
+ * @param[in]  l     layer
+ * @param[out] out   [A][width] `all` or `few`
+ * @param[out] few   [A][width] overwritten when only some rows are active
+ * @param[in]  all   [T][width]
+ * @param[in]  width floats of a row
+ * @return DKV_OK or what a kernel said
+ */
+dkv_status dkv_layer_pick(const dkv_model *model, const dkv_pass *pass, int32_t l, const float **out, float *few,
+                          const float *all, int32_t width);
+
+/**
+ * The way back, for a layer where only some rows are active: these rows at their places among zeros.
+ * @param[in]  model the model
+ * @param[in]  pass  its active rows
+ * @param[out] all   [T][width] overwritten
+ * @param[in]  few   [U][width]
+ * @param[in]  width floats of a row
+ * @return DKV_OK or what a kernel said
+ */
+dkv_status dkv_layer_spread(const dkv_model *model, const dkv_pass *pass, float *all, const float *few, int32_t width);
 
 /**
  * Rotated and normed q and k of a layer from q_raw and k_raw: made in the forward, made again in the backward.
@@ -41,6 +66,18 @@ dkv_status dkv_layer_rotate(const dkv_model *model, const dkv_pass *pass, int32_
  * @return DKV_OK; DKV_ERR_NOMEM; what a kernel said
  */
 dkv_status dkv_pass_rope(dkv_pass *pass, const dkv_model *model, int32_t positions);
+
+/** Are only some rows of a layer active? @param[in] pass a pass. @param[in] l layer. @return whether A < T. */
+static inline bool dkv_pass_few(const dkv_pass *pass, int32_t l) {
+  return dkv_plan_active(&pass->plan, l) < pass->plan.rows;
+}
+
+/** Where layer l writes its output: the next layer's input, or the head's x. @param[in] pass a pass. @param[in] c the
+ * model. @param[in] l layer. @return [A][C] */
+static inline float *dkv_pass_output(const dkv_pass *pass, const dkv_model_config *c, int32_t l) {
+  return l + 1 < c->layers ? dkv_plan_input(&pass->plan, pass->arena, l + 1)
+                           : dkv_plan_head(&pass->plan, c, pass->arena).x;
+}
 
 /** Threads and scratch of a pass. @param[in] model model. @param[in] passing its tensors. @return where layers run. */
 static inline dkv_where dkv_pass_where(const dkv_model *model, const dkv_passing_tensors *passing) {
