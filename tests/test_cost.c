@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "common/pack.h"
+#include "common/rng.h"
 #include "tests/support/expect.h"
 #include "tests/support/forest.h"
 #include "tests/support/memory.h"
@@ -43,6 +44,82 @@ Test(cost, pairs_never_shrink_more_than_tokens_and_as_much_at_one_response) {
 Test(cost, ratios_tend_to_n_for_long_prompts_and_to_1_for_long_responses) {
   cr_assert(fabs(dkv_cost_rho(1e12, 16, 1) - 16) < 1e-6 && fabs(dkv_cost_pair_ratio(1e12, 16, 1) - 16) < 1e-6);
   cr_assert(fabs(dkv_cost_rho(1, 16, 1e12) - 1) < 1e-6 && fabs(dkv_cost_pair_ratio(1, 16, 1e12) - 1) < 1e-6);
+}
+
+/* The other columns of the table of limits in docs/equivalence.md. */
+Test(cost, ratios_of_very_many_responses_depend_on_prompt_over_response_alone) {
+  for (double x = 0.25; x <= 1024; x *= 2) {
+    double rho = x + 1, a = (x + 1) * (x + 1) / (2 * x + 1);
+    cr_assert(fabs(dkv_cost_rho(x * 64, 1e15, 64) / rho - 1) < 1e-10, "P/R=%g", x);
+    cr_assert(fabs(dkv_cost_pair_ratio(x * 64, 1e15, 64) / a - 1) < 1e-10, "P/R=%g", x);
+    cr_assert(a > x / 2 + 0.75 && a <= x / 2 + 0.75 + 1 / (8 * x + 4) + 1e-9, "P/R=%g: A %g", x, a);
+  }
+}
+
+/* A - 1 = (N-1) P (P+1) / (2 pairs) and rho - 1 = (N-1) P / rows, counted, for responses of any lengths. */
+Test(cost, one_prompt_saves_no_more_pairs_than_tokens_whatever_its_responses) {
+  int strictly = 0;
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    int32_t length[12], n = 1 + (int32_t)(dkv_rng(seed, 1, 0).word[0] % 12), rows = 0;
+    int32_t p = (int32_t)(dkv_rng(seed, 1, 0).word[1] % (seed % 2 == 0 ? 40 : 4000));
+    for (int32_t i = 0; i < n; ++i)
+      rows += length[i] = (int32_t)(dkv_rng(seed, 2, (uint64_t)i).word[0] % (1 << seed % 12));
+    dkv_layout l;
+    dkv_saving s;
+    EXPECT_OK(dkv_layout_group(&l, p, n, length));
+    EXPECT_OK(dkv_cost_saving(&s, &l, &SMALL));
+    double gain = (n - 1.0) * p, packed = (double)s.packed.pairs;
+    if (p + rows > 0) {
+      cr_assert(fabs(s.rho - 1 - gain / (p + rows)) < 1e-12 * s.rho, "seed %lu: rho %g", (unsigned long)seed, s.rho);
+      cr_assert(fabs(s.pair_ratio - 1 - gain * (p + 1) / (2 * packed)) < 1e-12 * s.pair_ratio, "seed %lu: A %g",
+                (unsigned long)seed, s.pair_ratio);
+    }
+    cr_assert(s.pair_ratio <= s.rho, "seed %lu: A %g, rho %g", (unsigned long)seed, s.pair_ratio, s.rho);
+    bool shared = n > 1 && p > 0 && rows > 0;
+    cr_assert((s.pair_ratio < s.rho) == shared, "seed %lu: A %g, rho %g", (unsigned long)seed, s.pair_ratio, s.rho);
+    strictly += shared;
+    dkv_layout_free(&l);
+  }
+  cr_assert(strictly > 2000);
+}
+
+/* One long prompt that saves much among short ones that save nothing: pairs weigh the long one more than rows do. */
+Test(cost, unlike_prompts_or_branches_together_may_save_more_pairs_than_tokens) {
+  int32_t prompt[101] = {100}, responses[101] = {10}, length[110], parent[121] = {-1, 0}, tree[121] = {1, 100};
+  for (int32_t g = 1; g <= 100; ++g) prompt[g] = responses[g] = 1;
+  for (int32_t i = 0; i < 110; ++i) length[i] = 1;
+  for (int32_t s = 2; s < 121; ++s) parent[s] = s < 12 ? 1 : 0, tree[s] = 1; /* ten leaves deep down, the rest near */
+  for (int tried = 0; tried < 2; ++tried) {
+    dkv_layout l;
+    dkv_saving s;
+    if (tried == 0) EXPECT_OK(dkv_layout_groups(&l, 101, prompt, responses, length));
+    else EXPECT_OK(dkv_layout_forest(&l, 121, parent, tree));
+    EXPECT_OK(dkv_cost_saving(&s, &l, &SMALL));
+    cr_assert(s.pair_ratio > 1.2 * s.rho, "A %g, rho %g", s.pair_ratio, s.rho);
+    dkv_layout_free(&l);
+  }
+}
+
+/* A step saves what its parts save, weighted: so between the least and the most of rho, A and the LM head's ratio. */
+Test(cost, a_step_lies_between_its_parts_and_below_pairs_where_the_head_outweighs) {
+  int below = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    int32_t size[7], length[8];
+    for (int i = 0; i < 7; ++i) size[i] = 1 << dkv_rng(seed, 3, (uint64_t)i).word[0] % 12;
+    for (int i = 0; i < 8; ++i) length[i] = 1 + (int32_t)(dkv_rng(seed, 4, (uint64_t)i).word[0] % 500);
+    dkv_model_shape shape = {size[0], size[1], size[2], 32 * size[3], size[4], 1, size[5], 4};
+    dkv_layout l;
+    dkv_saving s;
+    EXPECT_OK(dkv_layout_group(&l, size[6], 8, length));
+    EXPECT_OK(dkv_cost_saving(&s, &l, &shape));
+    double head = (double)s.replicated.predictions / (double)s.packed.predictions;
+    double least = fmin(head, fmin(s.rho, s.pair_ratio)), most = fmax(head, fmax(s.rho, s.pair_ratio));
+    cr_assert(s.step_ratio >= least - 1e-12 && s.step_ratio <= most + 1e-12, "seed %lu: %g, not between %g and %g",
+              (unsigned long)seed, s.step_ratio, least, most);
+    below += s.step_ratio < s.pair_ratio;
+    dkv_layout_free(&l);
+  }
+  cr_assert(below > 0, "no step saved less than its pairs");
 }
 
 Test(cost, counted_tokens_and_pairs_are_the_discrete_closed_forms) {
