@@ -39,7 +39,7 @@ expect() {
 # --- help and usage ---------------------------------------------------------------------------------------------------
 expect 0 'usage: dualkv COMMAND' --help
 expect 0 'commit ' --version
-for command in demo layout cost attention check bench kernels; do
+for command in demo layout cost count attention check bench kernels; do
   expect 0 "^  $command " --help
   expect 0 "usage: dualkv $command" "$command" --help
   expect 2 "no flag --colour" "$command" --colour
@@ -98,6 +98,13 @@ expect 0 '"rho":' cost --prompt 1000 --lengths 100,20 --json
 expect 0 'nothing is shared' cost --prompt 10 --lengths 5
 expect 2 'no multiple of' cost --prompt 10 --lengths 5 --heads 6 --kv-heads 4
 expect 2 'it goes from 1' cost --prompt 10 --lengths 5 --layers 0
+expect 0 '^ +1 +24 +30 +1.25 ' count --prompt 3 --lengths 2,2 --heads 1 --kv-heads 1 --rows 1,4
+expect 0 'sums of dk and dv' count --prompt 300 --lengths 20,30 --dtype f32
+expect 0 '^0 rows packed' count --prompt 0 --responses 0 --response-length 0
+expect 2 'no multiple of|multiple' count --prompt 10 --lengths 5 --heads 6 --kv-heads 4
+expect 2 'at least 1' count --prompt 10 --lengths 5 --rows 4,0
+expect 2 'separated by commas' count --prompt 10 --lengths 5 --rows 4,x
+expect 2 'f64' count --prompt 10 --lengths 5 --dtype f64
 expect 0 'cpu +forward +tiled +yes' kernels
 expect 0 '^cpu: .* threads' kernels --backend cpu
 expect 2 'no backend "tpu"' kernels --backend tpu

@@ -16,6 +16,7 @@ static const struct dkv_command commands[] = {
     {"demo", "the tour: draws a small group, shows packed == replicated, times both", dkv_cmd_demo},
     {"layout", "draws segments, positions, mask and tiles", dkv_cmd_layout},
     {"cost", "counts tokens, pairs, FLOPs and bytes, packed beside replicated", dkv_cmd_cost},
+    {"count", "counts what attention kernels load and compute, without running one", dkv_cmd_count},
     {"attention", "runs a case file and writes o, lse, dq, dk, dv", dkv_cmd_attention},
     {"check", "compares results with answers; without a case, runs every law", dkv_cmd_check},
     {"bench", "checks, then times packed and replicated with the same kernel", dkv_cmd_bench},

@@ -33,6 +33,8 @@ int dkv_cmd_demo(int argc, char *const *argv);
 int dkv_cmd_layout(int argc, char *const *argv);
 /** Counts packed and replicated. @param[in] argc,argv what follows the command's name. @return an exit code. */
 int dkv_cmd_cost(int argc, char *const *argv);
+/** Counts what kernels load. @param[in] argc,argv what follows the command's name. @return an exit code. */
+int dkv_cmd_count(int argc, char *const *argv);
 /** Runs a case file, writes its results. @param[in] argc,argv what follows the command's name. @return an exit code. */
 int dkv_cmd_attention(int argc, char *const *argv);
 /** Compares results with answers; without a case, runs the laws. @param[in] argc,argv what follows the command's name.
