@@ -1,0 +1,14 @@
+// caught: whoever comes first adds first
+/* What atomic additions do: no order at all. */
+#include <stdint.h>
+
+struct item {
+  int32_t tile;        /* which keys */
+  int32_t first, last; /* visits steps first .. last - 1 */
+};
+
+void student_turns(int32_t *turn, const struct item *items, int32_t count, int32_t *visits, int32_t steps) {
+  (void)visits, (void)steps;
+  for (int32_t n = 0; n < count; ++n)
+    for (int32_t s = items[n].first; s < items[n].last; ++s) *turn++ = 0;
+}
