@@ -2,7 +2,7 @@
 # Judges the tutorials' exercises, and judges the judges.
 #
 #   tests/run_exercises.sh BUILD            all: every skeleton must fail, every solution pass, every wrong answer be caught
-#   tests/run_exercises.sh BUILD CH=04      what `make exercise CH=04` runs: the student's own files of one chapter (CH=4 is the same)
+#   tests/run_exercises.sh BUILD CH=04      what `make exercise CH=04`, or CH=4, runs: the student's own files of one chapter
 #
 # An exercise is a function with one hole.  tutorials/exercises/chNN_name.c is the student's file; tutorials/judges/chNN_name.c holds
 # main(), which compares it with the library; tutorials/solutions/ has the answer; tutorials/wrong/chNN_name__why.c are answers that

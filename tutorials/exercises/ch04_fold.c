@@ -5,11 +5,14 @@
  *   make exercise CH=04        judges this file
  *
  * student_row_map   row_map[r] = the packed row that replicated row r is a copy of.  The packed rows are the prompt,
- * then the responses one after another; the replicated batch is (prompt, response 0), (prompt, response 1), ...
- *                   Responses may have different lengths, also none.
- * student_fold      the transpose: the gradient of a packed row from those of its copies.  packed [packed_rows][width]
- * holds rubbish when you get it. Target: each element of the replicated gradient is read once. Hint: if x is used
- * twice, how do its two derivatives make one?
+ *                   then the responses one after another; the replicated batch is (prompt, response 0), (prompt,
+ *                   response 1), ...  Responses may have different lengths, also none.
+ * student_fold      the transpose: the gradient of a packed row from those of its copies.  replicated
+ *                   [replicated_rows][width] and packed [packed_rows][width] lie row by row; packed holds rubbish when
+ *                   you get it.
+ *
+ * Target: each element of the replicated gradient is read once.
+ * Hint: if x is used twice, how do its two derivatives make one?
  */
 #include <stdint.h>
 

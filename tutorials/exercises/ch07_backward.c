@@ -4,10 +4,14 @@
  *
  *   make exercise CH=07        judges this file
  *
- * Everything is [rows][dim] in double but lse [rows] and end [rows]; row i sees row j exactly when j <= i && i <
- * end[j]. given     q, k, v, the forward's o and lse, dout = the gradient with respect to o, the scale wanted    dq,
- * dk, dv; they hold rubbish when you get them Target: each weight is computed once, from lse, without a second pass
- * over its row. Hint: delta_i = <dout_i, o_i>; the key's gradients are sums over all rows that see it.
+ * Everything is [rows][dim] in double, row by row, but lse [rows] and end [rows]; row i sees row j exactly when
+ * j <= i && i < end[j].
+ *
+ *   given     q, k, v, the forward's o and lse, dout = the gradient with respect to o, the scale
+ *   wanted    dq, dk, dv; they hold rubbish when you get them
+ *
+ * Target: each weight is computed once, from lse, without a second pass over its row.
+ * Hint: delta_i = <dout_i, o_i>; the key's gradients are sums over all rows that see it.
  */
 #include <math.h>
 #include <stdint.h>

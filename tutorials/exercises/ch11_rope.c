@@ -5,9 +5,14 @@
  *   make exercise CH=11        judges this file
  *
  * x [rows][dim] holds one head of q: the rows of a prompt, then of `responses` responses of length[n] rows.  Turn each
- * row in place by its position ON ITS PATH.  With half = dim / 2 and, for j = 0 .. half-1, the angle a = position
- * theta^(-2 j / dim): x_j        <-  x_j cos a - x_{j+half} sin a x_{j+half} <-  x_{j+half} cos a + x_j sin a Target:
- * agrees with the library to 1e-5. Hint: both new numbers need both old ones.
+ * row in place by its position ON ITS PATH.  With half = dim / 2, for j = 0 .. half-1 and the angle
+ * a = position theta^(-2 j / dim):
+ *
+ *   x_j         <-  x_j cos a - x_{j+half} sin a
+ *   x_{j+half}  <-  x_{j+half} cos a + x_j sin a
+ *
+ * Target: agrees with the library to 1e-5.
+ * Hint: both new numbers need both old ones.
  */
 #include <math.h>
 #include <stdint.h>

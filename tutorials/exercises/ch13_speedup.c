@@ -6,9 +6,12 @@
  *
  * A prompt of `prompt` tokens, `responses` responses of length[n] tokens.  The update takes row_cost seconds for each
  * row (projections, MLP, norms) and pair_cost seconds for each visible pair (attention); the rest of the loop
- * (sampling, rewards) takes `rest` seconds, whatever the layout. *update   time of the replicated update / time of the
- * packed one *loop     the same for update and rest together Target: exact counts, as in chapter 01, not the closed
- * form.
+ * (sampling, rewards) takes `rest` seconds, whatever the layout.
+ *
+ *   *update   time of the replicated update / time of the packed one
+ *   *loop     the same for update and rest together
+ *
+ * Target: exact counts, as in chapter 01, not the closed form.
  */
 #include <stdint.h>
 

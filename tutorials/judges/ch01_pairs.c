@@ -19,12 +19,18 @@ static int64_t library_pairs(int32_t prompt, int32_t responses, const int32_t *l
 
 /** Says why an answer is wrong, when the reason can be told from the number. */
 static const char *reason(int32_t prompt, int32_t responses, const int32_t *length, int64_t got, int64_t want) {
-  int64_t rows = prompt;
-  for (int32_t n = 0; n < responses; ++n) rows += length[n];
+  int64_t rows = prompt, across = 0, copies = 0;
+  for (int32_t n = 0; n < responses; ++n) {
+    const int64_t path = (int64_t)prompt + length[n];
+    rows += length[n], across += (int64_t)prompt * length[n], copies += path * (path + 1) / 2;
+  }
   if (got == want - rows) return "a row sees itself: the diagonal is missing";
   if (got == rows * (rows + 1) / 2) return "siblings do not see each other: this is one long causal sequence";
   if (got == (int64_t)(uint32_t)want || got == (int64_t)(int32_t)want)
     return "use 64-bit products: the sum passes 2^32 here";
+  if (got == copies) return "that is the replicated batch: the prompt's own pairs count once";
+  if (got == want - across) return "responses read the prompt too";
+  if (got == want - (int64_t)prompt * (prompt + 1) / 2) return "the prompt reads itself too";
   return "count the keys that row t of a response sees, then sum over t";
 }
 

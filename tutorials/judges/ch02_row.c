@@ -56,7 +56,8 @@ static const char *why(const dkv_problem *p, const double *got, const double *wa
   if (gain > 100 && p->layout.rows == 1)
     return "the one score is below -700: exp underflows; the largest score is searched from -INFINITY, not from 0";
   if (gain > 100) return "the scores reach 2000: exp overflow; subtract the largest score first";
-  if (largest_difference(got, plus, DIM) < 1e-9) return "o holds rubbish when you get it: clear it before you add to it";
+  if (largest_difference(got, plus, DIM) < 1e-9)
+    return "o holds rubbish when you get it: clear it before you add to it";
   if (largest_difference(got, times, DIM) < 1e-9)
     return "every component is off by one factor: a weight is exp(s_j) over the sum of ALL exp(s), and they sum to 1";
   for (int m = 0; m < MISTAKES; ++m) {

@@ -18,36 +18,54 @@ static int is_shifted(const int32_t *got, const int32_t *want, int32_t rows, int
   return rows > 0;
 }
 
+/** Were only the first rows written, as many as there are segments? */
+static int by_segment(const dkv_layout *l, const int32_t *got) {
+  for (int32_t j = 0; j < l->rows; ++j)
+    if ((got[j] == UNWRITTEN) != (j >= l->segments)) return 0;
+  return l->segments < l->rows;
+}
+
 /** Why is end[] wrong? */
-static const char *end_reason(const dkv_layout *l, const int32_t *end, int32_t row) {
-  int all_rows = 1, own = 1, child = 1;
+static const char *end_reason(const dkv_layout *l, const int32_t *end, const int32_t *position, int32_t row) {
+  int all_rows = 1, own = 1, child = 1, first = 1;
+  if (by_segment(l, end)) return "one number for each row, not for each segment: only the first rows were written";
   if (end[row] == UNWRITTEN) return "nothing was written there";
+  if (is_shifted(end, l->position, l->rows, 0) && is_shifted(position, l->end, l->rows, 0))
+    return "that is its position: the two arrays are swapped";
   if (is_shifted(end, l->end, l->rows, -1))
     return "off by one: end[j] is one PAST the last row, else a segment's last row does not see itself";
   for (int32_t j = 0; j < l->rows; ++j) {
-    int32_t s = l->segment[j], last = l->start[s + 1];
+    int32_t s = l->segment[j], last = l->start[s + 1], eldest = s;
     all_rows &= end[j] == l->rows;
     own &= end[j] == last;
-    for (int32_t t = s + 1; t < l->segments; ++t)
+    for (int32_t t = s + 1; t < l->segments; ++t) {
       if (l->parent[t] == s) last = l->start[t + 1];
+      if (l->parent[t] == eldest) eldest = t; /* the first child of the first child */
+    }
     child &= end[j] == last;
+    first &= end[j] == l->start[eldest + 1];
   }
   if (all_rows) return "with end[j] = T siblings see each other, and groups too: this is one long causal sequence";
   if (own) return "the end of its own segment: the responses do not see their prompt";
+  if (first) return "that is where its FIRST child ends: the last one ends later, so keep the larger";
   if (child) return "children are counted, but not their children: a subtree has any depth";
   return "it is one past the last row of the whole subtree of its segment";
 }
 
 /** Why is position[] wrong? */
 static const char *position_reason(const dkv_layout *l, const int32_t *position, int32_t row) {
-  int packed = 1, inside = 1;
+  int packed = 1, inside = 1, parent = 1;
   if (position[row] == UNWRITTEN) return "nothing was written there";
   for (int32_t j = 0; j < l->rows; ++j) {
     packed &= position[j] == j;
-    inside &= position[j] == j - l->start[l->segment[j]];
+    const int32_t s = l->segment[j], up = l->parent[s], own = j - l->start[s];
+    inside &= position[j] == own;
+    parent &= position[j] == own + (up < 0 ? 0 : l->start[up + 1] - l->start[up]);
   }
+  if (is_shifted(position, l->position, l->rows, 1)) return "positions begin at 0: the row itself does not count";
   if (packed) return "these are positions by packed row: a response would be turned by the lengths of its siblings";
   if (inside) return "counted from the start of the segment: the rows of its ancestors come before it on the path";
+  if (parent) return "its parent's rows are counted, but not those of the parent's parent";
   return "count the rows of all ancestors, then those of its own segment before it";
 }
 
@@ -64,14 +82,14 @@ static int judge(const char *name, int32_t segments, const int32_t *parent, cons
     wrong = end[j] != layout.end[j] || position[j] != layout.position[j];
     if (end[j] != layout.end[j])
       printf("%s, row %d: your end is %d, it should be %d; %s\n", name, j, end[j], layout.end[j],
-             end_reason(&layout, end, j));
+             end_reason(&layout, end, position, j));
     else if (wrong)
       printf("%s, row %d: end is right, your position is %d, it should be %d; %s\n", name, j, position[j],
              layout.position[j], position_reason(&layout, position, j));
   }
   for (int32_t j = layout.rows; j < ROWS + GUARD && !wrong; ++j)
     if ((wrong = end[j] != UNWRITTEN || position[j] != UNWRITTEN))
-      printf("%s: row %d was written, there are %d rows\n", name, j, layout.rows);
+      printf("%s: row %d was written, the last row is %d\n", name, j, layout.rows - 1);
   dkv_layout_free(&layout);
   return wrong;
 }

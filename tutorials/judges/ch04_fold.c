@@ -23,6 +23,15 @@ struct twins {
   dkv_results once, copies;
 };
 
+/** Why is row_map[r] wrong? @param[in] got, want packed rows */
+static const char *map_reason(int32_t got, int32_t want, int32_t r, int32_t prompt) {
+  if (got == UNWRITTEN) return "nothing was written there";
+  if (want < prompt && got == r) return "the second copy of the prompt is the same packed rows 0 .. P-1";
+  if (want < prompt) return "this is a row of a prompt: every copy is the packed rows 0 .. P-1";
+  if (got < prompt) return "this is a row of a response: its packed rows begin behind the prompt";
+  return "responses may differ in length: each starts where the one before it ends";
+}
+
 static int judge_map(const struct twins *t, int32_t prompt, int32_t responses, const int32_t *length) {
   int32_t got[MOST_ROWS], rows = t->replicated.layout.rows;
   for (int32_t r = 0; r < MOST_ROWS; ++r) got[r] = UNWRITTEN;
@@ -30,11 +39,10 @@ static int judge_map(const struct twins *t, int32_t prompt, int32_t responses, c
   for (int32_t r = 0; r < MOST_ROWS; ++r) {
     int32_t want = r < rows ? t->row_map[r] : UNWRITTEN;
     if (got[r] == want) continue;
-    printf("%s, row_map[%d]: yours is %d, it should be %d; ", t->name, r, got[r], want);
-    if (r >= rows) printf("there are only %d replicated rows\n", rows);
-    else if (got[r] == UNWRITTEN) printf("nothing was written there\n");
-    else if (got[r] == r) printf("the second copy of the prompt is the same packed rows 0 .. P-1\n");
-    else printf("responses differ in length: each starts where the one before it ends\n");
+    if (r >= rows) printf("%s, row_map[%d] was written, the last replicated row is %d\n", t->name, r, rows - 1);
+    else
+      printf("%s, row_map[%d]: yours is %d, it should be %d; %s\n", t->name, r, got[r], want,
+             map_reason(got[r], want, r, prompt));
     return 1;
   }
   return 0;
@@ -55,13 +63,13 @@ static const char *fold_reason(const struct twins *t, const double *copies, int3
   if (fabs(got - first) < 1e-12) return "that is the gradient of its first copy alone: it is not summed over N";
   if (fabs(got - sum / count) < 1e-12)
     return "that is the mean of its copies: the chain rule adds, it does not average";
-  return "add up the gradients of all copies of the row";
+  return "add up the gradients of all copies of the row; element d of row r is [r * width + d]";
 }
 
 static int judge_fold(const struct twins *t) {
   double got[MOST_ROWS * WIDTH];
   int32_t rows = t->packed.layout.rows;
-  for (int what = DKV_DQ; what <= DKV_DV; ++what) {
+  for (int what = DKV_DV; what >= DKV_DQ; --what) {
     const double *copies = t->copies.data[what], *want = t->once.data[what];
     for (int32_t i = 0; i < MOST_ROWS * WIDTH; ++i) got[i] = NAN;
     student_fold(got, rows, copies, WIDTH, t->row_map, t->replicated.layout.rows);
@@ -72,7 +80,7 @@ static int judge_fold(const struct twins *t) {
       return 1;
     }
     for (int32_t i = rows * WIDTH; i < MOST_ROWS * WIDTH; ++i)
-      if (!isnan(got[i])) return printf("%s: row %d was written, there are %d rows\n", t->name, i / WIDTH, rows), 1;
+      if (!isnan(got[i])) return printf("%s: row %d was written, the last row is %d\n", t->name, i / WIDTH, rows - 1), 1;
   }
   return 0;
 }
