@@ -42,6 +42,8 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(HELPER_SRC))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(FUZZ_SRC))
 GPU_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(GPU_SRC))
+GPU_TESTS := $(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/*.cu))
+GPU_HOST_TESTS := $(addprefix $(BUILD)/tests/gpu/,bwd_plan work_lists refusals) # of those, what needs no GPU
 C_OBJ := $(LIB_OBJ) $(TOOL_OBJ) $(SUPPORT_OBJ) $(TESTS:=.o) $(HELPERS:=.o) $(FUZZERS:=.o)
 
 # --- the GPU half: only where nvcc is, only run where a device is ---------------------------------------------------
@@ -68,8 +70,8 @@ MAKEFLAGS += -j$(JOBS)
 endif
 AGAIN = +@$(MAKE) --no-print-directory
 
-.PHONY: help all setup demo test test-gpu lib tool tests gpu sanitize fuzz fuzzers exercise docs results tables tables-check format \
-        format-check ptxas-check clean FORCE
+.PHONY: help all setup demo test test-gpu test-gpu-host gpu-pack sass-check lib tool tests gpu sanitize fuzz fuzzers exercise \
+        docs results tables tables-check format format-check ptxas-check clean FORCE
 
 #: help          this list
 help:
@@ -90,9 +92,15 @@ test:
 	$(AGAIN) tool tests
 	@tests/run.sh $(BUILD)
 
-#: test-gpu      everything that needs the card: laws, cases, sanitizer, benchmark
-test-gpu:
-	@tests/run_gpu.sh
+#: test-gpu      everything that needs the card: laws, cases, sanitizer, benchmark (results go to docs/results)
+test-gpu: lib tool gpu $(GPU_TESTS)
+	@tests/run_gpu.sh --build $(BUILD)
+#: test-gpu-host what can be tested of the GPU backend without a GPU: plans, lists of work, refusals (needs nvcc)
+test-gpu-host: $(if $(NVCC),$(GPU_HOST_TESTS),no-nvcc)
+	@tests/gpu/run_host.sh $(GPU_HOST_TESTS)
+#: gpu-pack      gathers build/gpu_carry for a GPU machine that has no compiler; run tests/run_gpu.sh there
+gpu-pack: lib tool gpu $(GPU_TESTS)
+	@tests/run_gpu.sh --pack $(BUILD)
 
 #: all           builds everything this machine can build: library, program, tests, and the GPU backend where nvcc is
 all: lib tool tests $(if $(and $(NVCC),$(GPU_SRC)),gpu)
@@ -116,6 +124,9 @@ no-nvcc:
 	@echo "make gpu needs nvcc, which is neither on PATH nor in /usr/local/cuda/bin; set NVCC=/path/to/nvcc" >&2; exit 2
 ptxas-check: $(BUILD)/libdualkv_gpu.so
 	@tools/check_ptxas.sh $(GPU_OBJ:.o=.ptxas)
+#: sass-check    reads in the machine code that each tensor-core kernel consists of the instructions its name promises
+sass-check: gpu
+	@tools/check_sass.sh --fetch $(BUILD)/disassembler $(GPU_OBJ)
 
 #: sanitize      the tests again under the address and undefined-behaviour sanitizers
 sanitize:
@@ -212,5 +223,11 @@ $(GPU_OBJ): $(BUILD)/%.cu.o: %.cu $(BUILD)/.flags-gpu
 $(BUILD)/libdualkv_gpu.so: $(GPU_OBJ) $(BUILD)/libdualkv.so
 	$(NVCC) -shared -o $@ $(GPU_OBJ) -L$(BUILD) -ldualkv -lcublas $(GPU_LDFLAGS) \
 	  -Xlinker -rpath,'$$ORIGIN',-rpath,$(CUDA_LIB)
+$(GPU_TESTS): $(BUILD)/tests/gpu/%: tests/gpu/%.cu $(BUILD)/libdualkv_gpu.so
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	@$(NVCC) $(NVFLAGS) -gencode=arch=compute_90a$(comma)code=sm_90a \
+	  $(if $(filter %ladder_driver,$@),-gencode=arch=compute_80$(comma)code=sm_80) -MMD -MP -MF $@.d $< -o $@ \
+	  -L$(BUILD) -ldualkv_gpu -ldualkv -Xlinker -rpath$(comma)'$$ORIGIN/../..',-rpath$(comma)'$$ORIGIN'
 
--include $(C_OBJ:.o=.d) $(GPU_OBJ:.o=.d)
+-include $(C_OBJ:.o=.d) $(GPU_OBJ:.o=.d) $(GPU_TESTS:=.d)

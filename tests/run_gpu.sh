@@ -1,58 +1,61 @@
 #!/bin/bash
-# Everything that needs the card, in one go: laws and cases for every rung, sanitizer, equal bits, far offsets, times.
+# Everything that needs the card, in one go: refusals, laws and cases for every rung, equal bits, far offsets, sanitizer, times.
 #
-#   tests/run_gpu.sh                 on a GPU machine: builds (or takes build/gpu_carry), runs all parts, writes JSON
-#   tests/run_gpu.sh --pack [DIR]    on a machine with nvcc: gathers a build (DIR, default build) in build/gpu_carry,
-#                                    with the libraries that a bare GPU machine lacks
-#   PARTS="laws cases" tests/run_gpu.sh     only these of: laws cases bits far sanitize bench
-#   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=120   limit of one command
+#   tests/run_gpu.sh                 on a GPU machine: takes build/gpu_carry, or else builds; runs all parts, writes JSON
+#   tests/run_gpu.sh --build DIR     the same with the build in DIR (make test-gpu)
+#   tests/run_gpu.sh --pack DIR      where nvcc is: gathers the build of DIR in build/gpu_carry, with the libraries that a bare
+#                                    GPU machine lacks and the cases of ../shared/cases where they are (make gpu-pack)
+#   PARTS="laws cases" tests/run_gpu.sh     only these of: refusals laws cases drivers bits far sanitize bench
+#   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=150   limit of one command
 #   BENCH="P,N,R ..."                shapes of the tensor-core rungs
 #
-# Results go to docs/results (to $OUT when that is set): gpu_checks.json, and gpu_bench.json, a list of
-# what `dualkv bench --json` wrote.
+# Checks run beside each other, with guard zones around every tensor (gpu/runtime/arena.h) except under the sanitizer, which
+# sees more without them; times are taken alone.  Results go to docs/results (to $OUT when that is set): gpu_checks.json, and
+# gpu_bench.json, a list of what `dualkv bench --json` wrote.
 # Exit code 1 when anything failed, 2 when nothing could run.
 set -u
 cd "$(dirname "$0")/.."
-carry=build/gpu_carry
+carry=build/gpu_carry at=
+drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals"
 
 pack() {
-  local from=${1:-build} file
-  rm -rf "$carry" && mkdir -p "$carry" || exit 2
+  local from=$1 file
+  rm -rf "$carry" && mkdir -p "$carry/tests/gpu" "$carry/cases" || exit 2
   cp "$from"/dualkv "$from"/libdualkv.so "$from"/libdualkv_gpu.so "$carry"/ || exit 2
-  strip --strip-debug "$carry"/dualkv "$carry"/libdualkv.so
-  git rev-parse --short=10 HEAD >"$carry"/commit
-  nvcc -std=c++17 -O3 -I. -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
-    -o "$carry"/ladder_driver tests/gpu/ladder_driver.cu -L"$carry" -ldualkv_gpu -ldualkv -Xlinker -rpath,'$ORIGIN' ||
-    exit 2
-  for file in libopenblas.so.0 libcjson.so.1 libgomp.so.1 libgfortran.so.5 libquadmath.so.0; do
-    cp -L "$(ldconfig -p | awk -v f="$file" '$1 == f {print $NF; exit}')" "$carry"/ 2>/dev/null ||
-      echo "no $file to carry" >&2
+  for file in $drivers; do cp "$from/tests/gpu/$file" "$carry/tests/gpu/" || exit 2; done
+  strip --strip-debug "$carry"/dualkv "$carry"/*.so "$carry"/tests/gpu/*
+  cp ../shared/cases/*.safetensors "$carry/cases/" 2>/dev/null # more cases, where there are any
+  cp "$from/.commit" "$carry"/commit
+  for file in libcjson.so.1 libgomp.so.1; do
+    cp -L "$(ldconfig -p | awk -v f="$file" '$1 == f {print $NF; exit}')" "$carry"/ || echo "no $file to carry" >&2
   done
   du -sh "$carry"
 }
-if [ "${1:-}" = --pack ]; then pack "${2:-}"; exit; fi
+case ${1:-} in
+--pack) pack "${2:-build}"; exit ;;
+--build) at=${2:?--build needs a folder} ;;
+?*) echo "run_gpu: unknown flag $1" >&2; exit 2 ;;
+esac
 
-at=$carry
-if [ ! -x "$at/dualkv" ]; then
-  make lib tool gpu >/dev/null || { echo "run_gpu: neither $carry nor a build" >&2; exit 2; }
-  at=build
-fi
+if [ -z "$at" ] && [ -x "$carry/dualkv" ]; then at=$carry; fi
+if [ -z "$at" ]; then make test-gpu; exit; fi # builds, and comes back with --build
 out=${OUT:-docs/results}
-mkdir -p "$out"
 log=$out/gpu_run.log
-: >"$log"
+mkdir -p "$out" && : >"$log" || exit 2
 cublas=$(ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib 2>/dev/null | while read -r d; do
   [ -e "$d/libcublas.so.13" ] && echo "$d" && break; done)
 [ -n "$cublas" ] ||
   cublas=$(dirname "$(find / -name 'libcublas.so.13' -not -path '/proc/*' 2>/dev/null | head -n 1)" 2>/dev/null)
-export LD_LIBRARY_PATH=$PWD/$at:$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-dualkv=$at/dualkv
+at=$(cd "$at" && pwd)
+export LD_LIBRARY_PATH=$at:$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive
+dualkv=$at/dualkv gpu=$at/tests/gpu
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
 device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
-commit=$(cat "$at/commit" 2>/dev/null || git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
-parts=${PARTS:-laws cases bits far sanitize bench}
+commit=$(cat "$at/commit" "$at/.commit" 2>/dev/null | head -n 1)
+parts=${PARTS:-refusals laws cases drivers bits far sanitize bench}
 kernels=${KERNELS:-naive warp shared mma pipeline wgmma hopper}
-limit=${SECONDS_EACH:-120}
-passed=0 failed=0 records=
+limit=${SECONDS_EACH:-150}
+passed=0 failed=0 records= began=$SECONDS
 
 # start NAME COMMAND...: begins a check beside the others; collect waits for all and reports them in order
 names=()
@@ -60,12 +63,20 @@ start() {
   local n=${#names[@]}
   names+=("$1")
   shift
+  while [ "$(jobs -rp | wc -l)" -ge 32 ]; do wait -n; done
   (
     begin=$(date +%s.%N)
-    OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} timeout "$limit" "$@" >"$log.$n" 2>&1
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} timeout "$limit" "$@" >"$log.$n" 2>&1
     rc=$?
     echo "$rc $(echo "$(date +%s.%N) $begin" | awk '{printf "%.1f", $1-$2}')" >"$log.$n.rc"
   ) &
+}
+write_checks() {
+  cat >"$out/gpu_checks.json" <<JSON
+{"schema": "dualkv.gpu_run.1", "device": "$(echo "$device" | tr -d '"\\')", "date": "$(date -u +%FT%TZ)",
+ "commit": "${commit:-unknown}", "seconds": $((SECONDS - began)), "passed": $passed, "failed": $failed, "checks": [$records
+]}
+JSON
 }
 collect() {
   local n rc seconds last
@@ -73,31 +84,53 @@ collect() {
   for n in "${!names[@]}"; do
     read -r rc seconds <"$log.$n.rc"
     { echo "== ${names[n]} (exit $rc)"; cat "$log.$n"; } >>"$log"
-    last=$(grep -v '^$' "$log.$n" | tail -n 1 | tr -d '\\"' | cut -c1-160)
+    last=$(grep -v '^$' "$log.$n" | tail -n 1 | tr -d '\\"\000-\037' | cut -c1-160)
     if [ "$rc" -eq 0 ]; then
       passed=$((passed + 1))
     else
       failed=$((failed + 1))
-      grep -E 'FAIL|ERROR|dualkv:' "$log.$n" | head -n 4
+      grep -E 'FAIL|WRONG|ERROR|Error:|dualkv:' "$log.$n" | cut -c1-200 | head -n 4
     fi
-    printf '%-4s %-36s %6s s  %s\n' "$([ "$rc" -eq 0 ] && echo ok || echo "rc$rc")" "${names[n]}" "$seconds" "$last"
+    printf '%-4s %-34s %6s s  %s\n' "$([ "$rc" -eq 0 ] && echo ok || echo "rc$rc")" "${names[n]}" "$seconds" "$last"
     records="$records${records:+,}
   {\"check\": \"${names[n]}\", \"exit\": $rc, \"seconds\": $seconds, \"last_line\": \"$last\"}"
     rm -f "$log.$n" "$log.$n.rc"
   done
   names=()
+  write_checks
+  echo "-- after $((SECONDS - began)) s: $passed passed, $failed failed"
 }
 has() { [[ " $parts " == *" $1 "* ]]; }
-# Which cases does kernel $1 take in type $2? The tensor-core rungs take 16-bit types and a few head sizes.
+head_dim() { python3 -c 'import json,struct,sys
+f = open(sys.argv[1], "rb"); print(json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))["q"]["shape"][-1])' "$1"; }
+all_cases=()
+for file in tests/cases/*.safetensors "$at"/cases/*.safetensors; do
+  [ -e "$file" ] && all_cases+=("$(head_dim "$file") $file")
+done
+# cases_of KERNEL TYPE: which cases does a rung take in a type?  The tensor-core rungs take 16-bit types and few head sizes.
 cases_of() {
-  local c
-  for c in tests/cases/*.safetensors; do
-    case $1 in naive | warp | shared) ;; *) [ "$2" != f32 ] && [[ $c == *wide_heads* ]] || continue ;; esac
-    echo "$c"
+  local entry dims=" 64 96 128 "
+  case $1 in
+  naive | warp | shared) dims=any ;;
+  wgmma | hopper) dims=" 64 128 " ;;
+  esac
+  [ "$dims" = any ] || [ "$2" != f32 ] || return
+  for entry in "${all_cases[@]}"; do
+    if [ "$dims" = any ] || [[ $dims == *" ${entry%% *} "* ]]; then echo "${entry#* }"; fi
   done
 }
+# The backward rung that goes with a forward one in the drivers
+backward_of() { case $1 in warp) echo shared ;; pipeline) echo mma ;; *) echo "$1" ;; esac; }
+# clean TOOL COMMAND...: under the sanitizer; its summary must say 0, and the command itself must succeed
+clean() {
+  start "$1 $2" bash -c 'tool=$1; shift 2; text=$("$0" --tool "$tool" --error-exitcode 9 "$@" 2>&1); rc=$?; echo "$text"
+    echo "$text" | grep -qE "SUMMARY: 0 (errors|hazards)" && exit $rc; exit 9' "$sanitizer" "$@"
+}
 
-echo "${device:-no device}, commit $commit"
+[ -n "$device" ] || { echo "run_gpu: nvidia-smi shows no GPU here" >&2; exit 2; }
+echo "$device, commit ${commit:-unknown}"
+export DKV_GPU_GUARD=1
+if has refusals; then start "refusals" "$gpu/refusals"; start "refusals card" "$gpu/refusals" card; fi
 if has laws; then for k in $kernels; do start "laws $k" "$dualkv" check --backend gpu --kernel "$k"; done; fi
 if has cases; then
   for k in $kernels; do for t in f32 bf16 f16; do
@@ -105,28 +138,39 @@ if has cases; then
     [ ${#list[@]} -gt 0 ] || continue
     start "cases $k $t (${#list[@]})" "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype "$t"
   done; done
-  start "against cpu" "$dualkv" check tests/cases/{around_tiles,wide_heads}.safetensors --backend gpu --against cpu
+  start "against cpu" "$dualkv" check tests/cases/{around_tiles,wide_heads,huge_scores}.safetensors --backend gpu --against cpu
 fi
-if has bits; then
-  for k in $kernels; do
-    b=$k
-    case $k in warp | pipeline | wgmma) b=shared ;; esac
-    start "bits $k" "$at/ladder_driver" bits "$k" "$b"
-  done
+if has drivers; then
+  start "plan of bwd hopper" "$gpu/bwd_plan"
+  start "lists of fwd hopper" "$gpu/work_lists"
+  start "plumbing" "$gpu/hopper_plumbing"
+  for k in hopper wgmma; do start "fwd driver $k" "$gpu/fwd_driver" check "$k"; done
+  start "bwd driver" "$gpu/bwd_hopper" check
 fi
+if has bits; then for k in $kernels; do start "bits $k" "$gpu/ladder_driver" bits "$k" "$(backward_of "$k")"; done; fi
 collect
 if has far; then
-  start "far pipeline mma" "$at/ladder_driver" far pipeline mma
-  collect
-  [[ $kernels == *hopper* ]] && start "far hopper" "$at/ladder_driver" far hopper hopper
+  start "far pipeline mma" "$gpu/ladder_driver" far pipeline mma
+  start "far hopper" "$gpu/ladder_driver" far hopper hopper
   collect
 fi
+unset DKV_GPU_GUARD
 if has sanitize; then
+  if [ -z "$sanitizer" ]; then start "sanitizer" sh -c 'echo "no compute-sanitizer here"; exit 9'; fi
   for k in $kernels; do
-    mapfile -t list < <(cases_of "$k" bf16 | grep -E "${SANITIZE:-wide_heads|ragged_and_empty}")
+    [ -n "$sanitizer" ] || break
+    types=bf16 dims="64 128" file=tests/cases/wide_heads.safetensors
+    case $k in naive | warp | shared) types="bf16 f32" dims=40 file=tests/cases/ragged_and_empty.safetensors ;; esac
     for tool in memcheck racecheck; do
-      start "$tool $k (${#list[@]})" compute-sanitizer --tool $tool --error-exitcode 9 \
-        "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype bf16
+      for t in $types; do
+        for d in $dims; do
+          clean $tool "$k $t D=$d" "$gpu/ladder_driver" once "$k" "$(backward_of "$k")" "$t" "$d"
+        done
+        clean $tool "$k $t $(basename $file)" "$dualkv" check $file --backend gpu --kernel "$k" --dtype "$t"
+      done
+      case $k in naive | warp | shared)
+        clean $tool "$k f32 huge_scores" "$dualkv" check tests/cases/huge_scores.safetensors --backend gpu --kernel "$k" ;;
+      esac
     done
   done
   collect
@@ -144,6 +188,9 @@ bench() {
   collect
 }
 if has bench; then
+  OMP_NUM_THREADS=$(nproc) start "bench as text" "$dualkv" bench --backend gpu --kernel mma --prompt 8192 --responses 16 \
+    --response-length 1024 --heads 16 --kv-heads 4 --head-dim 128 --repeats 5
+  collect
   for k in $kernels; do
     case $k in
     naive) REPEATS=2 bench "$k" 2048 8 512 8 2 ;;
@@ -162,11 +209,7 @@ if has bench; then
   done >"$out/gpu_bench.json"
   [ $first -eq 1 ] && rm -f "$out/gpu_bench.json" || echo "]" >>"$out/gpu_bench.json"
 fi
-cat >"$out/gpu_checks.json" <<JSON
-{"schema": "dualkv.gpu_run.1", "device": "$(echo "$device" | tr -d '"\\')", "date": "$(date -u +%FT%TZ)",
- "commit": "$commit", "passed": $passed, "failed": $failed, "checks": [$records
-]}
-JSON
-echo "run_gpu: $passed passed, $failed failed; $out/gpu_checks.json, log in $log"
+write_checks
+echo "run_gpu: $passed passed, $failed failed in $((SECONDS - began)) s; $out/gpu_checks.json, log in $log"
 [ $((passed + failed)) -gt 0 ] || exit 2
 [ $failed -eq 0 ]

@@ -52,9 +52,6 @@ dkv_status dkv_gpu_device_find(dkv_gpu_device *out) {
   DKV_CUDA(cudaGetDevice(&index));
   cudaDeviceProp properties;
   DKV_CUDA(cudaGetDeviceProperties(&properties, index));
-  DKV_REQUIRE(properties.major >= 8, DKV_ERR_NO_DEVICE,
-              "gpu: %s has compute capability %d.%d; this build needs 8.0 or newer", properties.name, properties.major,
-              properties.minor);
   snprintf(out->name, sizeof out->name, "%.95s", properties.name);
   driver_version(out->driver, sizeof out->driver);
   DKV_CUDA(cudaDriverGetVersion(&out->driver_cuda));
@@ -65,6 +62,20 @@ dkv_status dkv_gpu_device_find(dkv_gpu_device *out) {
   out->block_shared = (int32_t)properties.sharedMemPerBlockOptin;
   out->l2_bytes = properties.l2CacheSize;
   out->memory_bytes = (int64_t)properties.totalGlobalMem;
+  return dkv_gpu_device_check(out);
+}
+
+dkv_status dkv_gpu_device_check(const dkv_gpu_device *device) {
+  DKV_REQUIRE(device->major >= 8, DKV_ERR_NO_DEVICE,
+              "gpu: %s has compute capability %d.%d; this build needs 8.0 or newer", device->name, device->major,
+              device->minor);
+  return DKV_OK;
+}
+
+dkv_status dkv_gpu_device_check_hopper(const dkv_gpu_device *device) {
+  DKV_REQUIRE(device->major == 9, DKV_ERR_NO_DEVICE,
+              "gpu: %s has compute capability %d.%d; the Hopper kernels need 9.0 exactly (wgmma)", device->name,
+              device->major, device->minor);
   return DKV_OK;
 }
 
@@ -76,8 +87,5 @@ dkv_status dkv_gpu_available(void) {
 dkv_status dkv_gpu_available_hopper(void) {
   dkv_gpu_device device;
   DKV_TRY(dkv_gpu_device_find(&device));
-  DKV_REQUIRE(device.major == 9, DKV_ERR_NO_DEVICE,
-              "gpu: %s has compute capability %d.%d; the Hopper kernels need 9.0 exactly (wgmma)", device.name,
-              device.major, device.minor);
-  return DKV_OK;
+  return dkv_gpu_device_check_hopper(&device);
 }

@@ -36,6 +36,20 @@ struct dkv_gpu_device {
  */
 dkv_status dkv_gpu_device_find(dkv_gpu_device *out);
 
+/**
+ * Is a device new enough for the portable rungs?
+ * @param[in] device its properties; major, minor and name are read
+ * @return DKV_OK; DKV_ERR_NO_DEVICE (compute capability below 8.0)
+ */
+dkv_status dkv_gpu_device_check(const dkv_gpu_device *device);
+
+/**
+ * Has a device the instructions of the Hopper rungs (wgmma, TMA)?
+ * @param[in] device its properties; major, minor and name are read
+ * @return DKV_OK; DKV_ERR_NO_DEVICE (compute capability is not 9.x)
+ */
+dkv_status dkv_gpu_device_check_hopper(const dkv_gpu_device *device);
+
 /** Can the portable rungs run here (compute capability 8.0 or newer)? @return as dkv_gpu_device_find. */
 dkv_status dkv_gpu_available(void);
 

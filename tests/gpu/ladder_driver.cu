@@ -4,9 +4,9 @@
  * at once.
  *
  *     ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS   packed and replicated, useful TFLOP/s
- *     ladder_driver far FORWARD BACKWARD                                T H D > 2^31: against the rungs "shared", all
- * elements ladder_driver bits FORWARD BACKWARD                               20 runs, equal bits where kernels.def
- * promises them
+ *     ladder_driver far FORWARD BACKWARD     T H D > 2^31: against the rungs "shared", all elements
+ *     ladder_driver bits FORWARD BACKWARD    20 runs, equal bits where kernels.def promises them
+ *     ladder_driver once FORWARD BACKWARD DTYPE D      a launch of each on 600 ragged rows: for compute-sanitizer
  *
  * Exit code 1 when a check failed.  Read before: common/backend.h.
  */
@@ -250,13 +250,32 @@ static int bits(char **arg) {
   return failures;
 }
 
+/** A launch of each direction on rows that straddle every tile; in deterministic mode too where there is one. */
+static int once(char **arg) {
+  const int32_t parent[] = {-1, 0, 0, 0, -1, 4, 5}, length[] = {150, 70, 0, 133, 1, 129, 117};
+  setup s;
+  must(dkv_layout_forest(&s.layout, 7, parent, length));
+  dkv_dtype dtype;
+  must(dkv_dtype_parse(&dtype, arg[2]));
+  make(&s, 2, 1, atoi(arg[3]), dtype);
+  const dkv_kernel *backward = find(DKV_BACKWARD, arg[1]);
+  run(&s, find(DKV_FORWARD, arg[0]), 0);
+  run(&s, backward, 0);
+  s.a.deterministic = backward->determinism == DKV_ON_REQUEST;
+  if (s.a.deterministic) run(&s, backward, 0);
+  printf("once %s %s %s D %s: ran%s\n", arg[0], arg[1], arg[2], arg[3], s.a.deterministic ? ", both modes" : "");
+  drop(&s);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   must(dkv_gpu_backend(&gpu));
   if (argc == 12 && !strcmp(argv[1], "time")) return time_rungs(argv + 2);
   if (argc == 4 && !strcmp(argv[1], "far")) return far(argv + 2) != 0;
   if (argc == 4 && !strcmp(argv[1], "bits")) return bits(argv + 2) != 0;
-  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS | far FORWARD BACKWARD | bits FORWARD "
-         "BACKWARD\n");
+  if (argc == 6 && !strcmp(argv[1], "once")) return once(argv + 2);
+  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS | far FORWARD BACKWARD |\n"
+         "  bits FORWARD BACKWARD | once FORWARD BACKWARD DTYPE D\n");
   return 2;
 }
