@@ -5,6 +5,7 @@
  *
  * Read before: tool.h, report.c.  Read next: common/suite.h.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,20 +19,29 @@ static const char about[] =
     "file\n"
     "holds none.  A line per tensor: relative error, its bound, the largest error of a row (10 times the bound is "
     "allowed)\n"
-    "and where to look.  In 16-bit types the backward reads an o that was rounded; gradients that are exact for that o "
-    "are\n"
+    "and where to look; --against also names the tensor and row that differ most of all.  In 16-bit types the backward "
+    "reads\n"
+    "an o that was rounded; gradients that are exact for that o are\n"
     "right too.  Without a case: the built-in suite of laws, on every backend that is here.\n\n"
     "  dualkv check tests/cases/*.safetensors --backend cpu\n"
     "  dualkv check case.safetensors --backend gpu --kernel mma --against cpu\n"
     "  dualkv check case.safetensors --judge out.safetensors     judges outputs that somebody else wrote\n"
     "  dualkv check --backend cpu --law fold\n";
 
-/** The command line, and the counts. */
+/** The tensor that came closest to its bound, or went farthest beyond it; the first of equal ones. */
+struct difference {
+  char subject[64];
+  const char *tensor; /* NULL: nothing was compared */
+  dkv_comparison verdict;
+};
+
+/** The command line, the counts, and what differs most. */
 struct check {
   struct dkv_run_flags run;
   const char *against, *judge, *law;
   int64_t seed;
   struct dkv_tally tally;
+  struct difference most;
 };
 
 /** What is judged: five results somewhere in memory. */
@@ -66,6 +76,28 @@ static bool wants_stored(const dkv_problem *problem, const dkv_results *answer) 
   return problem->dout != NULL && dkv_dtype_size(problem->dtype) == 2 && answer->dtype == DKV_F64 && work <= affordable;
 }
 
+/** Error as a share of its bound; a NaN is larger than every number. */
+static double share(const dkv_comparison *v) {
+  double by_bound = v->error / v->bound;
+  return v->not_finite > 0 || isnan(by_bound) ? INFINITY : by_bound;
+}
+
+static void note_difference(struct difference *most, const char *subject, const char *tensor, const dkv_comparison *v) {
+  if (most->tensor != NULL && !(share(v) > share(&most->verdict))) return;
+  snprintf(most->subject, sizeof most->subject, "%s", subject);
+  most->tensor = tensor;
+  most->verdict = *v;
+}
+
+/** One sentence: which tensor differs most between two backends, and where. */
+static void print_difference(const struct difference *most) {
+  const dkv_comparison *v = &most->verdict;
+  if (most->tensor == NULL) return;
+  printf("differs most: %s %s, %.1e of the allowed %.1e, most of all in row %lld, index %lld: %.9g against %.9g\n",
+         most->subject, most->tensor, v->error, v->bound, (long long)v->worst_row, (long long)v->worst_index,
+         v->worst_got, v->worst_want);
+}
+
 static dkv_status judge_all(struct check *check, const char *subject, const char *who, const dkv_problem *problem,
                             const struct candidate *x, const dkv_results *answer, double slack) {
   dkv_results stored = {0};
@@ -81,6 +113,7 @@ static dkv_status judge_all(struct check *check, const char *subject, const char
     if (status != DKV_OK) break;
     dkv_tool_progress_end();
     dkv_report(&check->tally, subject, who, dkv_result_name((dkv_result)r), &verdict);
+    note_difference(&check->most, subject, dkv_result_name((dkv_result)r), &verdict);
   }
   dkv_results_free(&stored);
   return status;
@@ -265,6 +298,7 @@ static int check_cases(struct check *check, const struct dkv_text_list *cases) {
       broken = true;
     }
   }
+  if (check->against != NULL) print_difference(&check->most);
   int code = dkv_report_total(&check->tally);
   return broken ? DKV_EXIT_USAGE : code;
 }
