@@ -14,7 +14,7 @@
  * A kernel that is not available on this machine gives one skipped line with the reason; a suite in which nothing ran
  * fails.
  *
- * Read before: backend.h, execute.h.  Read next: common/suite/laws_forward.c.
+ * Read before: backend.h, execute.h.  Read next: common/suite/laws.h.
  */
 #ifndef DKV_SUITE_H
 #define DKV_SUITE_H

@@ -131,6 +131,25 @@ Test(compare, rounding_alone_always_passes) {
     }
 }
 
+/* Where the 16-bit bounds come from: the output is rounded once, the weights (and dS) once more on their way. */
+Test(compare, one_rounding_takes_half_of_a_16_bit_bound_and_three_fit_a_gradients) {
+  static const dkv_dtype HALVES[] = {DKV_BF16, DKV_F16};
+  for (size_t t = 0; t < 2; ++t) {
+    double y[SIZE], squares = 0;
+    char got[SIZE * 2];
+    dkv_comparison c;
+    for (uint64_t seed = 0; seed < 100; ++seed) {
+      fill(y, seed);
+      EXPECT_OK(dkv_convert(got, HALVES[t], y, DKV_F64, SIZE));
+      EXPECT_OK(dkv_compare(&c, got, HALVES[t], y, DKV_F64, ROWS, WIDTH, dkv_error_bound(HALVES[t], false)));
+      squares += c.error * c.error / 100;
+    }
+    double once = sqrt(squares), forward = dkv_error_bound(HALVES[t], false);
+    cr_assert(once > 0.5 * forward && once < 0.57 * forward, "%s: %g", dkv_dtype_name(HALVES[t]), once);
+    cr_assert(sqrt(2) * once < 0.8 * forward && sqrt(3) * once < 0.85 * dkv_error_bound(HALVES[t], true));
+  }
+}
+
 Test(compare, noise_passes_below_the_bound_and_fails_above_it) {
   for (uint64_t seed = 0; seed < 600; ++seed) {
     double x[SIZE], y[SIZE], level = exp2(-(double)(seed % 40) / 8), bound = 1e-3;

@@ -2,7 +2,9 @@
 """Checks that prose names things that exist.
 
 - every relative link of every Markdown file leads to a file that is there (and an #anchor to a heading of it);
-- every citation of code, written  `name` (path/to/file)  or  `name`, `name` (path), names a word that stands in that file.
+- every citation of code, written  `name` (path/to/file)  or  `name`, `name` (path), names a word that stands in that file;
+- a row of a table that begins with numbers, | `2e-6`, `32` | ..., and cites code: each of them stands in a file that it cites;
+- the file that a source names after "Read before:" or "Read next:" is there.
 
 A page that cites a function which is gone fails here, so prose cannot drift from the code.
 """
@@ -10,6 +12,9 @@ import os, re, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CITATION = re.compile(r"((?:`[\w.]+`(?:,\s+|\s+and\s+)?)+)\s+\(((?:[\w.-]+/)+[\w.-]+|Makefile|[\w-]+\.md)\)")
+
+NUMBER = re.compile(r"`(-?\d[\d.]*(?:e[-+]?\d+)?)`")
+READ = re.compile(r"Read (?:before|next): ((?:[^.]|\.(?=\w))*)")
 
 
 def anchors(path):
@@ -40,7 +45,25 @@ def check(page):
         for name in re.findall(r"`([\w.]+)`", names):
             if not re.search(r"(?<!\w)" + re.escape(name) + r"(?!\w)", code):
                 wrong.append("%s: `%s` is cited from %s, where it does not stand" % (page, name, path))
+    for row in re.findall(r"^\| `.*$", prose, flags=re.M):
+        cited = [path for _, path in CITATION.findall(row) if os.path.exists(os.path.join(ROOT, path))]
+        code = " ".join(open(os.path.join(ROOT, path), errors="replace").read() for path in cited)
+        for value in NUMBER.findall(row.split("|")[1]) if cited else []:
+            if not re.search(r"(?<![\w.])" + re.escape(value) + r"(?:\.0)?f?(?![\w.])", code):
+                wrong.append("%s: `%s` does not stand in %s" % (page, value, " or ".join(cited)))
     return wrong, len(CITATION.findall(re.sub(r"\s+", " ", prose)))
+
+
+def check_reading_order(source):
+    """Sentences about files that a source tells its reader to read, and that are not there."""
+    text, wrong = re.sub(r"\n\s*(?:\*|//|#)?", " ", open(os.path.join(ROOT, source), errors="replace").read()[:6000]), []
+    for names in READ.findall(text):
+        for name in re.findall(r"[\w/]+\.(?:cuh|cu|c|h|py|sh|md|def)\b", names):
+            places = [name, os.path.join(os.path.dirname(source), name)] + [os.path.join(d, name) for d in (
+                "common", "cpu", "cpu/attention", "gpu", "gpu/attention", "gpu/runtime", "gpu/hopper", "tests/support")]
+            if not any(os.path.exists(os.path.join(ROOT, p)) for p in places):
+                wrong.append("%s: it names %s to be read, which is not there" % (source, name))
+    return wrong
 
 
 def main():
@@ -51,7 +74,13 @@ def main():
         wrong, count = check(page)
         failed += wrong
         cited += count
-    print("\n".join(failed + ["references: %d pages, %d citations, %d wrong" % (len(pages), cited, len(failed))]))
+    sources = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.[ch]", "*.cu", "*.cuh"], cwd=ROOT,
+                                      text=True).split() if not sys.argv[1:] else []
+    for source in sources:
+        if os.path.exists(os.path.join(ROOT, source)):
+            failed += check_reading_order(source)
+    counts = "references: %d pages, %d citations, %d sources, %d wrong" % (len(pages), cited, len(sources), len(failed))
+    print("\n".join(failed + [counts]))
     return 1 if failed or not pages else 0
 
 
