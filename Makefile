@@ -71,7 +71,7 @@ endif
 AGAIN = +@$(MAKE) --no-print-directory
 
 .PHONY: help all setup demo test test-gpu test-gpu-host gpu-pack sass-check lib tool tests gpu sanitize fuzz fuzzers exercise \
-        docs results tables tables-check format format-check ptxas-check clean FORCE
+        docs results tables tables-check figures figures-check format format-check ptxas-check clean FORCE
 
 #: help          this list
 help:
@@ -160,6 +160,13 @@ docs:
 	@(cat docs/Doxyfile; echo "OUTPUT_DIRECTORY = $(BUILD)/docs") | doxygen -
 	@tools/docs_pages.py finish $(BUILD)/docs/html
 	@echo "docs: $(BUILD)/docs/html/index.html"
+
+#: figures       draws docs/figures again from the rules and from docs/results
+figures: $(BUILD)/dualkv
+	@tools/make_figures.py --program $(BUILD)/dualkv
+#: figures-check says whether they are current, agree with the program, and are shown with a text
+figures-check: $(BUILD)/dualkv
+	@tools/make_figures.py --check --program $(BUILD)/dualkv
 
 #: results       times the CPU backend on a quiet machine (minutes) and rewrites docs/results and the tables
 results:
