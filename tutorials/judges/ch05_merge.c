@@ -5,7 +5,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "common/execute.h"
 
@@ -42,6 +41,37 @@ static void sum_only(double *m, double *l, double *o, double m2, double l2, cons
   *m = top;
 }
 
+/** Moves the maximum before the factor of the old sums is computed. */
+static void moved_early(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
+  *m = fmax(*m, m2);
+  const double g = m2 == -INFINITY ? 0 : exp(m2 - *m);
+  for (int d = 0; d < dim; ++d) o[d] += g * o2[d];
+  *l += g * l2;
+}
+
+/** Gives each part the other's factor. */
+static void crossed(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
+  const double top = fmax(*m, m2), f = *m == -INFINITY ? 0 : exp(*m - top), g = m2 == -INFINITY ? 0 : exp(m2 - top);
+  for (int d = 0; d < dim; ++d) o[d] = g * o[d] + f * o2[d];
+  *l = g * *l + f * l2;
+  *m = top;
+}
+
+/** Divides by l at every merge. */
+static void divided(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
+  const double top = fmax(*m, m2), f = *m == -INFINITY ? 0 : exp(*m - top), g = m2 == -INFINITY ? 0 : exp(m2 - top);
+  *l = f * *l + g * l2;
+  for (int d = 0; d < dim; ++d) o[d] = (f * o[d] + g * o2[d]) / *l;
+  *m = top;
+}
+
+/** Sums rightly and leaves m where it was. */
+static void maximum_kept(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
+  const double top = fmax(*m, m2), f = *m == -INFINITY ? 0 : exp(*m - top), g = m2 == -INFINITY ? 0 : exp(m2 - top);
+  for (int d = 0; d < dim; ++d) o[d] = f * o[d] + g * o2[d];
+  *l = f * *l + g * l2;
+}
+
 static void nothing(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim) {
   (void)m, (void)l, (void)o, (void)m2, (void)l2, (void)o2, (void)dim;
 }
@@ -50,9 +80,13 @@ static const struct {
   merger *merge;
   const char *reason;
 } mistakes[] = {
-    {nothing, "nothing was merged"},
+    {nothing, "nothing was merged; a row begins as a part without keys, m = -infinity, l = 0"},
     {no_rescale, "the maximum moved, and what was summed before was not rescaled by exp(m - m')"},
     {old_only, "only the first part is rescaled; the new part's maximum may be the smaller one"},
+    {moved_early, "m was overwritten before exp(m - m') of the old sums was computed"},
+    {crossed, "the two factors are swapped: each part's own is exp(its m - the common m)"},
+    {divided, "o was divided by l at a merge: o = O / l only once, in the end"},
+    {maximum_kept, "the sums are right, but m is still that of the first part"},
     {sum_only, "l is rescaled, o is not: both hold exp(s - m)"},
 };
 
@@ -88,6 +122,14 @@ static double difference(const struct part *got, const double *o, double lse) {
   return isfinite(got->m + log(got->l)) ? most : INFINITY;
 }
 
+/** Are two results the same but for rounding, NaN equal to NaN? */
+static int alike(const struct part *a, const struct part *b) {
+  const double x[3] = {a->m, a->l, a->o[0]}, y[3] = {b->m, b->l, b->o[0]};
+  for (int i = 0; i < 3; ++i)
+    if (!(x[i] == y[i] || (isnan(x[i]) && isnan(y[i])) || fabs(x[i] - y[i]) < 1e-9 * fabs(y[i]))) return 0;
+  return 1;
+}
+
 static int verdict(const char *name, const struct part *parts, int count, const double *o, double lse) {
   const struct part got = merge_all(student_merge, parts, count);
   if (difference(&got, o, lse) < 1e-9) return 0;
@@ -98,7 +140,7 @@ static int verdict(const char *name, const struct part *parts, int count, const 
   else if (!isfinite(got.o[0])) reason = "exp overflows: no exponent may be positive";
   for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; ++i) {
     const struct part same = merge_all(mistakes[i].merge, parts, count);
-    if (memcmp(&same, &got, sizeof same) == 0) reason = mistakes[i].reason;
+    if (alike(&same, &got)) reason = mistakes[i].reason;
   }
   printf("%s: o[0] is %.6g, it should be %.6g; %s\n", name, got.o[0] / got.l, o[0], reason);
   return 1;

@@ -14,14 +14,37 @@ void student_backward(double *dq, double *dk, double *dv, const double *q, const
 
 enum { DIM = 8, MOST = 64 };
 
-/** The mistakes that the judge knows. */
-enum mistake { LAST_ROW, OWN_SEGMENT, NO_DELTA, NO_SCALE, ALL_ROWS, MISTAKES };
+/** The mistakes that the judge knows, the frequent ones first. */
+enum mistake {
+  LAST_ROW,
+  OWN_SEGMENT,
+  NO_DELTA,
+  NO_SCALE,
+  ALL_ROWS,
+  BARE_WEIGHT,
+  KEYS_LSE,
+  KEYS_DOUT,
+  NO_DIAGONAL,
+  NOT_CAUSAL,
+  SIGN,
+  SCALE_TWICE,
+  SWAPPED,
+  MISTAKES
+};
 static const char *const reason[MISTAKES] = {
     "that is the last row's share alone: the gradient is not summed over the rows that see the key",
     "that is the sum over the key's own segment: the prompt's gradient is not summed over all N responses",
     "delta is missing: the weights of a row sum to 1, so raising one score lowers the other weights",
     "the scale is missing: s = c <q, k> has a factor c in its derivatives",
     "rows that do not see the key are in the sum: siblings are visible",
+    "the scale is missing in the weight: p_ij = exp(c <q_i, k_j> - lse_i)",
+    "the weight has the lse of row j: it is row i whose weights sum to 1",
+    "the dout of row j is in it: the gradient arrives at row i",
+    "the row itself is missing: j <= i, not j < i",
+    "rows before the key are in the sum: row i sees j only for j <= i",
+    "the sign of ds is turned: ds_ij = p_ij (dp_ij - delta_i)",
+    "the scale is in it twice: once for ds and dq or dk together",
+    "q and k are swapped: the derivative of <q_i, k_j> by one is the other",
 };
 
 static double dot(const double *a, const double *b) {
@@ -38,15 +61,18 @@ static double mistaken(const dkv_problem *p, const dkv_results *forward, int wha
   const dkv_layout *l = &p->layout;
   double sum = 0;
   for (int i = 0; i < l->rows; ++i)
-    for (int j = 0; j <= i; ++j) {
+    for (int j = 0; j <= (mistake == NOT_CAUSAL ? l->rows - 1 : i) - (mistake == NO_DIAGONAL); ++j) {
       if ((what == DKV_DQ ? i : j) != row) continue;
-      if (mistake != ALL_ROWS && !dkv_sees(i, j, l->end[j])) continue;
+      if (mistake == NOT_CAUSAL ? i >= l->end[j] : mistake != ALL_ROWS && !dkv_sees(i, j, l->end[j])) continue;
       if (mistake == OWN_SEGMENT && l->segment[i] != l->segment[j]) continue;
-      const double *qi = q + i * DIM, *kj = k + j * DIM, *di = dout + i * DIM;
-      const double weight = exp(p->scale * dot(qi, kj) - lse[i]);
+      const double *qi = q + i * DIM, *kj = k + j * DIM, *di = dout + (mistake == KEYS_DOUT ? j : i) * DIM;
+      const double weight =
+          exp((mistake == BARE_WEIGHT ? 1 : p->scale) * dot(qi, kj) - lse[mistake == KEYS_LSE ? j : i]);
       const double delta = mistake == NO_DELTA ? 0 : dot(di, o + i * DIM);
-      const double ds = weight * (dot(di, v + j * DIM) - delta) * (mistake == NO_SCALE ? 1 : p->scale);
-      const double share = what == DKV_DV ? weight * di[d] : ds * (what == DKV_DQ ? kj[d] : qi[d]);
+      const double factor = mistake == NO_SCALE ? 1 : mistake == SCALE_TWICE ? p->scale * p->scale : p->scale;
+      const double ds = weight * (dot(di, v + j * DIM) - delta) * (mistake == SIGN ? -factor : factor);
+      const double *other = (what == DKV_DQ) != (mistake == SWAPPED) ? kj : qi;
+      const double share = what == DKV_DV ? weight * di[d] : ds * other[d];
       sum = mistake == LAST_ROW ? share : sum + share;
     }
   return sum;
@@ -56,7 +82,9 @@ static const char *why(const dkv_problem *p, const dkv_results *forward, int wha
   if (isnan(got)) return "nothing was written, or it was added to what stood there: a sum starts from 0";
   for (int m = 0; m < MISTAKES; ++m)
     if (fabs(got - mistaken(p, forward, what, row, d, (enum mistake)m)) < 1e-12) return reason[m];
-  return "compare each line of your loop with the table of the chapter";
+  if (what == DKV_DV) return "dv_j = sum over rows i that see j of p_ij dout_i: look at p_ij and at the two indices";
+  if (what == DKV_DK) return "dv is right, so the weights are: look at delta_i, ds_ij and dk_j = c sum_i ds_ij q_i";
+  return "dv and dk are right, so ds is: look at dq_i = c sum_j ds_ij k_j alone";
 }
 
 /** Compares [rows][DIM] of one result. @return 1 when it is wrong */
@@ -66,7 +94,7 @@ static int compare(const char *name, const dkv_problem *p, const dkv_results *wa
     const int row = i / DIM;
     if (row >= p->layout.rows) {
       if (isnan(got[i])) continue;
-      return printf("%s: row %d was written, there are %d rows\n", name, row, p->layout.rows), 1;
+      return printf("%s: row %d was written, the last row is %d\n", name, row, p->layout.rows - 1), 1;
     }
     if (fabs(got[i] - exact[i]) < 1e-10) continue;
     printf("%s, %s of row %d: yours is %.6g, it should be %.6g; %s\n", name, dkv_result_name((dkv_result)what), row,
