@@ -10,6 +10,7 @@ pages by a label, has other anchors, and no page for a .c or a .cu.  So the filt
 and turns links into links to those; whatever else is linked becomes a page under HTML_FOLDER/source.  Citations
 `name` (path/to/file)  become links to the line where the name stands.
 """
+
 import html
 import os
 import re
@@ -23,19 +24,44 @@ CITATION = re.compile(r"((?:`[\w.]+`(?:,\s+|\s+and\s+)?)+)(\s+)\(((?:[\w.-]+/)+[
 
 # The tree of pages: the first link from the left page to a right one places it there.
 CHILDREN = {
-    "README.md": ["tutorials/README.md", "tutorials/instructor.md", "docs/reading_order.md", "docs/equivalence.md",
-                  "docs/adding_a_kernel.md", "docs/rungs.md", "docs/training.md", "docs/testing.md", "docs/results.md",
-                  "docs/contributing.md", "notebooks/README.md"],
+    "README.md": [
+        "tutorials/README.md",
+        "tutorials/instructor.md",
+        "docs/reading_order.md",
+        "docs/equivalence.md",
+        "docs/adding_a_kernel.md",
+        "docs/rungs.md",
+        "docs/training.md",
+        "docs/testing.md",
+        "docs/results.md",
+        "docs/contributing.md",
+        "notebooks/README.md",
+    ],
     "docs/reading_order.md": ["docs/notation.md", "docs/numerics.md", "docs/paper_map.md"],
     "docs/rungs.md": ["docs/worklog_ladder.md", "docs/worklog_forward.md", "docs/worklog_backward.md"],
 }
 # The module pages of docs/modules.dox: the first prefix that a header's path begins with.
-GROUPS = [("common/model/", "model"), ("common/rl/", "rl"), ("common/suite", "trust"), ("common/compare.h", "trust"),
-          ("common/outlier.h", "trust"), ("common/layout.h", "layout"), ("common/mask.h", "layout"),
-          ("common/pack.h", "layout"), ("common/tiles.h", "layout"), ("common/cost.h", "layout"),
-          ("common/attention.h", "attention"), ("common/backend.h", "attention"), ("common/execute.h", "attention"),
-          ("common/softmax.h", "attention"), ("common/layers.h", "layers"), ("cpu/", "cpu"), ("gpu/", "gpu"),
-          ("tools/", "tools"), ("common/", "runtime")]
+GROUPS = [
+    ("common/model/", "model"),
+    ("common/rl/", "rl"),
+    ("common/suite", "trust"),
+    ("common/compare.h", "trust"),
+    ("common/outlier.h", "trust"),
+    ("common/layout.h", "layout"),
+    ("common/mask.h", "layout"),
+    ("common/pack.h", "layout"),
+    ("common/tiles.h", "layout"),
+    ("common/cost.h", "layout"),
+    ("common/attention.h", "attention"),
+    ("common/backend.h", "attention"),
+    ("common/execute.h", "attention"),
+    ("common/softmax.h", "attention"),
+    ("common/layers.h", "layers"),
+    ("cpu/", "cpu"),
+    ("gpu/", "gpu"),
+    ("tools/", "tools"),
+    ("common/", "runtime"),
+]
 
 
 def read(path):
@@ -152,10 +178,11 @@ def source_page(path, tracked):
         lines = html.escape(read(path)).rstrip("\n").split("\n")
         body = "".join(f'<span id="L{n}">{line}\n</span>' for n, line in enumerate(lines, 1))
         return f"<pre>{body}</pre>", []
-    inside = sorted({name[len(path) + 1:].split("/")[0] for name in tracked if name.startswith(path + "/")})
+    inside = sorted({name[len(path) + 1 :].split("/")[0] for name in tracked if name.startswith(path + "/")})
     folders = {name for name in inside if path + "/" + name not in tracked}
-    items = "".join(f'<li><a href="{name + "/index" if name in folders else name}.html">{name}</a></li>'
-                    for name in inside)
+    items = "".join(
+        f'<li><a href="{name + "/index" if name in folders else name}.html">{name}</a></li>' for name in inside
+    )
     return f"<ul>{items}</ul>", [f"{path}/{name}" for name in inside]
 
 
@@ -213,15 +240,36 @@ def broken_links(folder):
     return len(texts), wrong
 
 
+def widen(folder):
+    """Tables of many columns hold figures: their cells are not broken into lines, the table scrolls instead."""
+
+    def classed(match):
+        wide = match.group(0).split("</tr>")[0].count("<th") >= 6
+        return match.group(0).replace('class="markdownTable"', 'class="markdownTable wide"', 1) if wide else match.group(0)
+
+    for name in os.listdir(folder):
+        if name.endswith(".html"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                old = file.read()
+            new = re.sub(r'<table class="markdownTable">.*?</table>', classed, old, flags=re.S)
+            if new != old:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(new)
+
+
 def finish(folder):
     tracked, wanted = text_files(), set()
     shutil.copytree(os.path.join(TOP, "docs", "figures"), os.path.join(folder, "figures"), dirs_exist_ok=True)
     for name in os.listdir(folder):
         if name.endswith(".html"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                wanted.update(url.partition("#")[0][len("source/"):-len(".html")].removesuffix("/index")
-                              for url in local_links(file.read()) if url.startswith("source/"))
+                wanted.update(
+                    url.partition("#")[0][len("source/") : -len(".html")].removesuffix("/index")
+                    for url in local_links(file.read())
+                    if url.startswith("source/")
+                )
     write_sources(folder, sorted(wanted), tracked)
+    widen(folder)
     pages, wrong = broken_links(folder)
     for page, url in wrong[:40]:
         print(f"docs: {page} links to {url}, which is not there", file=sys.stderr)
