@@ -15,7 +15,7 @@
 # Exit code 1 when anything failed, 2 when nothing could run.
 set -u
 cd "$(dirname "$0")/.."
-carry=build/gpu_carry at=
+carry=${CARRY:-build/gpu_carry} at=
 drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals"
 
 pack() {
@@ -104,7 +104,9 @@ has() { [[ " $parts " == *" $1 "* ]]; }
 head_dim() { python3 -c 'import json,struct,sys
 f = open(sys.argv[1], "rb"); print(json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))["q"]["shape"][-1])' "$1"; }
 all_cases=()
-for file in tests/cases/*.safetensors "$at"/cases/*.safetensors; do
+more=../shared/cases
+[ -d "$at/cases" ] && more=$at/cases
+for file in tests/cases/*.safetensors "$more"/*.safetensors; do
   [ -e "$file" ] && all_cases+=("$(head_dim "$file") $file")
 done
 # cases_of KERNEL TYPE: which cases does a rung take in a type?  The tensor-core rungs take 16-bit types and few head sizes.
@@ -160,7 +162,8 @@ if has sanitize; then
   for k in $kernels; do
     [ -n "$sanitizer" ] || break
     types=bf16 dims="64 128" file=tests/cases/wide_heads.safetensors
-    case $k in naive | warp | shared) types="bf16 f32" dims=40 file=tests/cases/ragged_and_empty.safetensors ;; esac
+    case $k in mma | pipeline) dims="64 96 128" ;;
+    naive | warp | shared) types="bf16 f32" dims=40 file=tests/cases/ragged_and_empty.safetensors ;; esac
     for tool in memcheck racecheck; do
       for t in $types; do
         for d in $dims; do
