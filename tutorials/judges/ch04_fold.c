@@ -80,7 +80,8 @@ static int judge_fold(const struct twins *t) {
       return 1;
     }
     for (int32_t i = rows * WIDTH; i < MOST_ROWS * WIDTH; ++i)
-      if (!isnan(got[i])) return printf("%s: row %d was written, the last row is %d\n", t->name, i / WIDTH, rows - 1), 1;
+      if (!isnan(got[i]))
+        return printf("%s: row %d was written, the last row is %d\n", t->name, i / WIDTH, rows - 1), 1;
   }
   return 0;
 }

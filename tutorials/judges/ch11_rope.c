@@ -34,7 +34,8 @@ static void turn(float *out, const float *x, double position, int32_t stride, do
   }
 }
 
-static const char *reason(const float *got, const float *x, int32_t row, int32_t position) {
+/** @param[in] inside the row's place in its own segment */
+static const char *reason(const float *got, const float *x, int32_t row, int32_t position, int32_t inside) {
   const struct {
     double position;
     int32_t stride;
@@ -42,8 +43,12 @@ static const char *reason(const float *got, const float *x, int32_t row, int32_t
     int overwrite;
     const char *text;
   } mistakes[] = {
-      {0, DIM / 2, -2, 0, "nothing was turned"},
+      {0, DIM / 2, -2, 0, "nothing was turned here; row r begins at x[r * dim]"},
       {row, DIM / 2, -2, 0, "that is its position by packed row: it was turned by the lengths of its siblings too"},
+      {inside, DIM / 2, -2, 0, "counted from the start of the response: on its path the prompt comes first"},
+      {position + 1, DIM / 2, -2, 0, "positions begin at 0: row 0 is not turned at all"},
+      {position, DIM / 2, 0, 0, "the angle is the same for all j: -2 * j / dim is a division of integers in C"},
+      {position, DIM / 2, 2, 0, "the exponent of theta is negative: later components turn more slowly"},
       {position, 1, -2, 0, "the partner of x_j is x_{j+half}, not its neighbour"},
       {-position, DIM / 2, -2, 0, "turned the other way: that is the backward of a rotation"},
       {position, DIM / 2, -1, 0, "the exponent is -2 j / dim: j runs over half of the dimensions"},
@@ -73,10 +78,13 @@ static int judge(const char *name, int32_t prompt, int32_t responses, const int3
   int wrong = 0;
   for (int32_t row = layout.rows - 1; row >= 0 && !wrong; --row) { /* late rows tell more: row 0 is turned by nothing */
     wrong = !(most_apart(got + row * DIM, want + row * DIM) < 1e-5f);
+    const int32_t inside = row - layout.start[layout.segment[row]];
+    int at = row * DIM;
+    while (at < row * DIM + DIM - 1 && fabsf(got[at] - want[at]) < 1e-5f) ++at;
     if (wrong)
-      printf("%s, row %d, position %d: x[0] is %.6g, it should be %.6g; %s\n", name, row, layout.position[row],
-             (double)got[row * DIM], (double)want[row * DIM],
-             reason(got + row * DIM, x + row * DIM, row, layout.position[row]));
+      printf("%s, row %d, position %d: x[%d] is %.6g, it should be %.6g; %s\n", name, row, layout.position[row],
+             at - row * DIM, (double)got[at], (double)want[at],
+             reason(got + row * DIM, x + row * DIM, row, layout.position[row], inside));
   }
   if (!wrong &&
       memcmp(got + layout.rows * DIM, x + layout.rows * DIM, (size_t)(MOST - layout.rows) * DIM * sizeof *x) != 0)

@@ -42,6 +42,12 @@ static const char *reason(double got, double want, double r, double A, double le
     return "that is GRPO's weight, 1 / (responses length): here all tokens weigh the same";
   if (want != 0 && near(got, -A / TOKENS)) return "r is missing: its derivative by logprob is r itself";
   if (want == 0 && near(got, -r * A / TOKENS)) return "the clip is missing: this token has no slope any more";
+  if (near(got, -want)) return "the sign is turned: l = -min( r A, clip(r) A )";
+  if (want != 0 && near(got, want * TOKENS)) return "w is missing: the slope is w dl / dlogprob";
+  if (want != 0 && near(got, -A / r / TOKENS)) return "r is upside down: r = exp(logprob - old)";
+  if (want != 0 && near(got, -r / TOKENS)) return "A is missing";
+  if (want != 0 && got == 0 && fabs(r - 1) < 0.2)
+    return "r lies between the bounds, where r A counts (is 1 / step_tokens a division of two integers in C?)";
   if (want != 0 && got == 0 && A > 0 && r > 1) return "the upper bound is 1 + high, not 1 + low: DAPO clips higher";
   if (want != 0 && got == 0) return "the min is missing: a clip alone also frees the tokens that should be corrected";
   return "compare with the table of the four cases";
@@ -78,7 +84,8 @@ static int judge_batch(const struct step *s, int32_t first, int32_t last, const 
   if (dkv_policy_loss(&other, want, NULL, &batch, &symmetric, &total))
     return printf("the judge itself failed: %s\n", dkv_last_error()), 2;
   printf("the slopes are right, the loss is %.6g and should be %.6g; %s\n", loss, stats.loss,
-         near(loss, other.loss) ? "the upper bound is 1 + high, not 1 + low: DAPO clips higher"
+         near(loss, -stats.loss) ? "the sign is turned: l = -min( r A, clip(r) A )"
+         : near(loss, other.loss) ? "the upper bound is 1 + high, not 1 + low: DAPO clips higher"
                                 : "the same branch of the min must go into both");
   return 1;
 }

@@ -20,10 +20,11 @@ static int judge(const char *name, int32_t prompt, int32_t responses, const int3
     printf("the judge itself failed: %s\n", dkv_last_error());
     return 2;
   }
-  const double rho = (double)copies.rows / packed.rows;
-  const double A = (double)dkv_layout_pairs(&copies) / (double)dkv_layout_pairs(&packed);
-  const double once = packed.rows * row_cost + (double)dkv_layout_pairs(&packed) * pair_cost;
-  const double many = copies.rows * row_cost + (double)dkv_layout_pairs(&copies) * pair_cost;
+  const double packed_rows = packed.rows, packed_pairs = (double)dkv_layout_pairs(&packed);
+  const double copied_rows = copies.rows, copied_pairs = (double)dkv_layout_pairs(&copies);
+  const double rho = copied_rows / packed_rows, A = copied_pairs / packed_pairs;
+  const double once = packed_rows * row_cost + packed_pairs * pair_cost;
+  const double many = copied_rows * row_cost + copied_pairs * pair_cost;
   dkv_layout_free(&packed);
   dkv_layout_free(&copies);
   student_speedup(&update, &loop, prompt, responses, length, row_cost, pair_cost, rest);
@@ -35,7 +36,12 @@ static int judge(const char *name, int32_t prompt, int32_t responses, const int3
   const double closed_many = responses * ((double)prompt + length[0]) * row_cost + closed * closed_pairs * pair_cost;
   if (!near(update, want)) {
     const char *why = "count rows and pairs of both layouts, then divide once";
-    if (near(update, (rho + A) / 2)) why = "ratios do not average: weigh them with the time that each part takes";
+    const double swapped_once = packed_rows * pair_cost + packed_pairs * row_cost;
+    const double swapped_many = copied_rows * pair_cost + copied_pairs * row_cost;
+    if (near(update, 1 / want)) why = "that is the other way round: replicated over packed";
+    else if (near(update, swapped_many / swapped_once))
+      why = "row_cost and pair_cost are swapped";
+    else if (near(update, (rho + A) / 2)) why = "ratios do not average: weigh them with the time that each part takes";
     else if (near(update, rho)) why = "attention is missing: pairs shrink by A, not by rho";
     else if (near(update, closed_many / closed_once))
       why = "that is the closed form: it leaves out half a diagonal, and takes all lengths to be equal";
@@ -44,7 +50,9 @@ static int judge(const char *name, int32_t prompt, int32_t responses, const int3
   }
   if (near(loop, want_loop)) return 0;
   printf("%s: the update is right, your loop is %.6g times faster, it should be %.6g; %s\n", name, loop, want_loop,
-         loop > want_loop ? "the rest of the loop gains nothing" : "add the rest to both sides, then divide");
+         near(loop, 1 / want_loop) ? "that is the other way round"
+         : loop > want_loop        ? "the rest of the loop gains nothing"
+                                   : "add the rest to both sides, then divide");
   return 1;
 }
 
