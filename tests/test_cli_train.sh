@@ -52,6 +52,9 @@ expect 2 'compare needs --output' train --task sort --compare
 expect 2 'compare cannot be resumed' train --task sort --compare --output x --resume
 expect 2 'resume needs --output' train --task sort --resume
 expect 2 'warm start already' train --task sort --checkpoint "$warm" --warmup-steps 3
+expect 2 'keeps no state' train --task sort --exact --resume --output x
+expect 2 'computes none' train --task sort --exact --self-check
+expect 2 'epochs is 2' train $small --checkpoint "$warm" --exact --epochs 2
 expect 2 'holds no run' train --task sort --resume --output nothing_here
 expect 2 '.' train --task sort --checkpoint nothing_here
 expect 2 'dual_clip is 0.5' train $small --checkpoint "$warm" --dual-clip 0.5
@@ -104,6 +107,9 @@ lines broken/metrics.jsonl warmup 2
 expect 0 'gradients of 25 tensors equal' train $small --checkpoint "$warm" --steps 1 --self-check --repeats 2 --json check.jsonl
 lines check.jsonl self_check 1
 expect 1 'gradient of model.* differs by' train $small --checkpoint "$warm" --steps 1 --self-check --tolerance 0
+expect 0 'same samples packed and replicated, 4 steps' train $small --checkpoint "$warm" --steps 4 --check-every 1 --json every.jsonl
+lines every.jsonl self_check 4
+expect 1 'gradient of model.* differs by' train $small --checkpoint "$warm" --steps 4 --check-every 2 --tolerance 0
 for algorithm in grpo dr_grpo gspo cispo; do
   expect 0 'Samples after' train $small --checkpoint "$warm" --algorithm $algorithm --layout replicated --steps 2 --epochs 2 \
     --kl 0.01 --dead resample --temperature 1.2 --mask-truncated --groups-per-batch 1 --evaluate-every 0 --recompute
@@ -114,6 +120,9 @@ lines both/replicated.jsonl step 3
 numbers() { sed -n 's/.*"kind":"step".*"reward":\([^,]*\),"accuracy":\([^,]*\),.*/\1 \2/p' "$1"; }
 [ "$(numbers both/packed.jsonl)" = "$(numbers both/replicated.jsonl)" ]; verdict $? "packed and replicated rewards differ"
 [ "$(grep -c '<polyline' both/curves.svg)" -eq 4 ]; verdict $? "curves.svg has not two curves in two panels"
+expect 0 'equal at the first 3 of 3 steps' train $small --checkpoint "$warm" --steps 3 --evaluate-every 0 --compare --exact \
+  --output exact
+[ ! -e exact/train.state ]; verdict $? "an exact run left a state"
 expect 0 'Samples before' train --task missing --groups 2 --responses 2 --no-warmup --steps 1 --held-out 2
 
 echo "$passed passed, $failed failed"

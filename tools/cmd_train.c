@@ -37,10 +37,13 @@ static void list_flags(struct dkv_flag out[FLAGS], struct dkv_train_flags *f) {
        0},
       {"repeats", DKV_FLAG_INT, &f->repeats, "K", "times the self-check, so that its times mean something (1)", 1, 99},
       {"tolerance", DKV_FLAG_REAL, &f->tolerance, "X", "relative difference that --self-check allows (1e-4)", 0, 1},
+      {"check-every", DKV_FLAG_INT, &f->check_every, "K", "the self-check before every K-th step; 0: never (0)", 0,
+       1000000},
       {"compare", DKV_FLAG_SWITCH, &f->compare, NULL, "run both layouts; needs --output", 0, 0},
       {"evaluate-every", DKV_FLAG_INT, &f->evaluate_every, "K", "steps between held-out evaluations; 0: none (20)", 0,
        1000000},
       {"held-out", DKV_FLAG_INT, &f->held_out, "K", "held-out prompts (128)", 1, 100000},
+      {"exact", DKV_FLAG_SWITCH, &f->exact, NULL, "update in double: slow, both layouts equal step by step", 0, 0},
       {"recompute", DKV_FLAG_SWITCH, &f->recompute, NULL, "keep only each layer's input: less memory, more time", 0, 0},
       {"progress", DKV_FLAG_SWITCH, &f->progress, NULL, "show progress even when stderr is no terminal", 0, 0},
       {NULL, DKV_FLAG_TITLE, NULL, NULL, "Samples", 0, 0},
@@ -95,6 +98,7 @@ static dkv_status configure(struct dkv_training *s, const struct dkv_train_flags
   DKV_TRY(choose(&layout, "layout", f->layout, layouts, 2));
   DKV_TRY(choose(&policy, "dead", f->dead, dead, 3));
   c->replicated = layout == 1;
+  c->exact = f->exact;
   c->dead = (dkv_dead_policy)policy;
   c->seed = (uint64_t)f->seed;
   c->schedule.total = f->steps;
@@ -131,6 +135,9 @@ static dkv_status check_flags(const struct dkv_train_flags *f) {
               "dualkv train: --resume needs --output DIR, the directory of the run");
   DKV_REQUIRE(f->checkpoint == NULL || f->warmup_steps < 0, DKV_ERR_RANGE,
               "dualkv train: --checkpoint is a warm start already; --warmup-steps goes without it");
+  DKV_REQUIRE(!f->exact || !f->resume, DKV_ERR_RANGE, "dualkv train: --exact keeps no state, so it cannot be resumed");
+  DKV_REQUIRE(!f->exact || !(f->self_check || f->check_every > 0), DKV_ERR_RANGE,
+              "dualkv train: --self-check and --check-every compare float gradients; --exact computes none");
   return DKV_OK;
 }
 

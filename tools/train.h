@@ -3,7 +3,8 @@
  * @brief What the files of `dualkv train` share: the flags, a session, and the steps from flags to a trained model.
  *
  *     cmd_train.c       flags -> configuration
- *     train_session.c   warm-up, self-check, reinforcement learning, saving, Ctrl-C
+ *     train_session.c   warm-up, reinforcement learning, saving, Ctrl-C
+ *     train_check.c     steps computed both ways
  *     train_log.c       metrics as JSON lines
  *     train_show.c      what people see: planned memory, progress, samples
  *     train_compare.c   packed and replicated from the same start
@@ -33,11 +34,11 @@ struct dkv_train_flags {
   const char *json;                             /**< metrics, or NULL: output/metrics.jsonl */
   int64_t seed, threads;
   int64_t steps, warmup_steps, evaluate_every, held_out;
-  int64_t repeats;
+  int64_t repeats, check_every;
   int64_t groups, responses, groups_per_batch, epochs, max_length, tries, overlong;
   double lr, temperature, clip_low, clip_high, dual_clip, kl, entropy;
   double warmup_lr, noise, tolerance;
-  bool resume, self_check, compare, no_warmup, mask_truncated, recompute, progress;
+  bool resume, self_check, compare, no_warmup, mask_truncated, recompute, progress, exact;
 };
 
 /** A run in progress. */
@@ -55,6 +56,11 @@ struct dkv_training {
   dkv_evaluation before, last; /**< held-out accuracy at the start and latest */
   double first_update_seconds; /**< sum over this run's steps */
   int64_t rows, replicated_rows;
+  dkv_train_stats *kept;    /**< [steps] every step's numbers, or NULL: not kept */
+  int64_t checked;          /**< steps computed both ways by --check-every */
+  double worst_loss;        /**< largest difference of their losses */
+  double worst_gradient;    /**< largest relative difference of a tensor's gradient */
+  char worst_parameter[72]; /**< which tensor */
 };
 
 /* --- train_session.c */
@@ -86,6 +92,20 @@ void dkv_training_catch_interrupt(void);
 /** Was Ctrl-C pressed? @return yes or no. */
 bool dkv_training_interrupted(void);
 
+/* --- train_check.c */
+
+/** The next step's gradient both ways, --repeats times, with a paragraph about it. @param[in,out] session with a
+ * trainer.
+ * @return DKV_OK; DKV_ERR_MISMATCH; what a step said */
+dkv_status dkv_training_self_check(struct dkv_training *session);
+
+/** --check-every: the same once, in silence, kept for the end. @param[in,out] session with a trainer. @return as above.
+ */
+dkv_status dkv_training_check_step(struct dkv_training *session);
+
+/** What --check-every found. @param[in] session after learning. */
+void dkv_training_report_checks(const struct dkv_training *session);
+
 /* --- train_log.c */
 
 /**
@@ -101,9 +121,10 @@ dkv_status dkv_log_open(FILE **out, const char *path, bool resume, int64_t warmu
 void dkv_log_run(const struct dkv_training *session);
 /** A step of the warm-up. @param[in] log file or NULL. @param[in] stats its numbers. */
 void dkv_log_warmup(FILE *log, const dkv_warmup_stats *stats);
-/** The times of a repeated self-check. @param[in] session the run. @param[in] found the last check. @param[in] seconds
- * [repeats][2] packed and replicated. */
-void dkv_log_self_check(const struct dkv_training *session, const dkv_self_check *found, double seconds[][2]);
+/** A self-check and its times. @param[in] session the run. @param[in] step steps done before it. @param[in] found the
+ * last check. @param[in] seconds [count][2] packed and replicated. @param[in] count repeats. */
+void dkv_log_self_check(const struct dkv_training *session, int64_t step, const dkv_self_check *found,
+                        double seconds[][2], int64_t count);
 /** A step. @param[in] session the run. @param[in] stats its numbers. */
 void dkv_log_step(const struct dkv_training *session, const dkv_train_stats *stats);
 /** A held-out evaluation. @param[in] session the run. @param[in] step steps done. @param[in] seconds spent in steps.

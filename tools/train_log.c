@@ -74,6 +74,7 @@ void dkv_log_run(const struct dkv_training *s) {
   cJSON_AddNumberToObject(o, "temperature", (double)c->temperature);
   cJSON_AddNumberToObject(o, "learning_rate", c->schedule.peak);
   cJSON_AddNumberToObject(o, "kl", c->loss.kl_weight);
+  cJSON_AddBoolToObject(o, "exact", c->exact);
   cJSON_AddStringToObject(o, "dead", s->flags->dead);
   cJSON_AddNumberToObject(o, "prompt", s->task->max_prompt);
   cJSON_AddNumberToObject(o, "parameters", (double)dkv_params_elements(&s->model.params));
@@ -98,15 +99,17 @@ void dkv_log_warmup(FILE *log, const dkv_warmup_stats *x) {
   fflush(log);
 }
 
-void dkv_log_self_check(const struct dkv_training *s, const dkv_self_check *x, double seconds[][2]) {
+void dkv_log_self_check(const struct dkv_training *s, int64_t step, const dkv_self_check *x, double seconds[][2],
+                        int64_t count) {
   if (s->log == NULL) return;
   fprintf(s->log,
-          "{\"kind\":\"self_check\",\"packed_rows\":%lld,\"replicated_rows\":%lld,\"packed_loss\":%.9g,"
+          "{\"kind\":\"self_check\",\"step\":%lld,\"packed_rows\":%lld,\"replicated_rows\":%lld,\"packed_loss\":%.9g,"
           "\"replicated_loss\":%.9g,\"worst\":%.4g,\"worst_parameter\":\"%s\"",
-          (long long)x->rows[0], (long long)x->rows[1], x->loss[0], x->loss[1], x->worst, x->worst_parameter);
+          (long long)step, (long long)x->rows[0], (long long)x->rows[1], x->loss[0], x->loss[1], x->worst,
+          x->worst_parameter);
   for (int way = 0; way < 2; ++way) {
     fprintf(s->log, ",\"%s_seconds\":[", way ? "replicated" : "packed");
-    for (int64_t i = 0; i < s->flags->repeats; ++i) fprintf(s->log, i ? ",%.6g" : "%.6g", seconds[i][way]);
+    for (int64_t i = 0; i < count; ++i) fprintf(s->log, i ? ",%.6g" : "%.6g", seconds[i][way]);
     fprintf(s->log, "]");
   }
   fprintf(s->log, "}\n");
@@ -122,7 +125,7 @@ void dkv_log_step(const struct dkv_training *s, const dkv_train_stats *x) {
           x->dead_groups, x->resampled, x->used_groups);
   fprintf(s->log,
           "\"loss\":%.9g,\"kl\":%.6g,\"entropy\":%.6g,\"clipped_low\":%.6g,\"clipped_high\":%.6g,\"clipped_dual\":%.6g,"
-          "\"grad_norm\":%.6g,\"learning_rate\":%.6g,\"updated\":%s,",
+          "\"grad_norm\":%.12g,\"learning_rate\":%.6g,\"updated\":%s,",
           x->loss, x->kl, x->entropy, x->clipped_low, x->clipped_high, x->clipped_dual, x->grad_norm, x->learning_rate,
           x->updated ? "true" : "false");
   fprintf(s->log,

@@ -1,6 +1,6 @@
 /**
  * @file train_session.c
- * @brief A run from start to end: warm-up, self-check, reinforcement learning, saving, and Ctrl-C at any time.
+ * @brief A run from start to end: warm-up, reinforcement learning, saving, and Ctrl-C at any time.
  *
  * A run's directory holds warmup.state or train.state (safetensors files from which it continues bit for bit), and in
  * the end config.json and model.safetensors.  States are saved at every evaluation, at the end, and on Ctrl-C.
@@ -55,6 +55,10 @@ static bool exists(const struct dkv_training *s, const char *name) {
 static int stopped(const struct dkv_training *s, const char *where) {
   dkv_tool_progress_end();
   bool named = s->flags->output != NULL;
+  if (s->flags->exact) {
+    printf("\nStopped %s.  An exact run keeps no state: it starts again with\n  %s\n", where, s->command);
+    return DKV_EXIT_INTERRUPTED;
+  }
   printf("\nStopped %s; saved in %s.  Continue with:\n  %s%s%s --resume\n", where, s->directory, s->command,
          named ? "" : " --output ", named ? "" : s->directory);
   return DKV_EXIT_INTERRUPTED;
@@ -106,6 +110,11 @@ static dkv_status evaluate(struct dkv_training *s, int64_t step, dkv_evaluation 
   return DKV_OK;
 }
 
+/** Is there a state file to write now? */
+static bool keeps_state(const struct dkv_training *s) {
+  return s->flags->output != NULL && !s->flags->compare && !s->flags->exact;
+}
+
 /** After every step: the log, the lines that people see, evaluations, states. */
 static bool report(void *user, const dkv_train_stats *stats) {
   struct dkv_training *s = user;
@@ -115,48 +124,19 @@ static bool report(void *user, const dkv_train_stats *stats) {
   s->first_update_seconds += stats->update_seconds;
   s->rows += stats->rows;
   s->replicated_rows += stats->replicated_rows;
+  if (s->kept != NULL) s->kept[stats->step] = *stats;
   dkv_log_step(s, stats);
   dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s", (long long)done, (long long)total,
                     stats->reward, stats->accuracy, stats->tokens_per_second);
   if (asks) s->status = evaluate(s, done, &result);
-  if (s->status == DKV_OK && asks && s->flags->output != NULL && !s->flags->compare) s->status = save_state(s);
+  if (s->status == DKV_OK && asks && keeps_state(s)) s->status = save_state(s);
   if (s->status == DKV_OK && (asks || done % 10 == 0 || done == 1)) {
     dkv_tool_progress_end();
     dkv_show_step(stats, asks ? &result : NULL);
   }
+  int64_t check = s->flags->check_every;
+  if (s->status == DKV_OK && check > 0 && done % check == 0 && done < total) s->status = dkv_training_check_step(s);
   return s->status == DKV_OK && !interrupted;
-}
-
-static int compare_numbers(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double seconds[][2], int64_t count, int which) {
-  double sorted[99];
-  for (int64_t i = 0; i < count; ++i) sorted[i] = seconds[i][which];
-  qsort(sorted, (size_t)count, sizeof *sorted, compare_numbers);
-  return sorted[count / 2];
-}
-
-/** The first step both ways, in turns: packed, replicated, packed, ... */
-static dkv_status self_check(struct dkv_training *s) {
-  dkv_self_check found;
-  double seconds[99][2];
-  int64_t count = s->flags->repeats;
-  for (int64_t i = 0; i < count; ++i) {
-    DKV_TRY(dkv_trainer_self_check(s->trainer, s->flags->tolerance, &found));
-    memcpy(seconds[i], found.seconds, sizeof seconds[i]);
-  }
-  printf("Self-check: the first step packed (%lld rows) and replicated (%lld rows): loss %.7f and %.7f, gradients of "
-         "%d tensors equal\nto rounding, at worst %.1e of %s%s\n",
-         (long long)found.rows[0], (long long)found.rows[1], found.loss[0], found.loss[1], found.parameters,
-         found.worst, found.worst_parameter, found.drawn ? " (random advantages: the rewards gave no signal)" : "");
-  double packed = median(seconds, count, 0), replicated = median(seconds, count, 1);
-  printf("Gradient: packed %.3f s, replicated %.3f s, so %.2f times faster; rho, the ratio of rows, is %.2f\n\n",
-         packed, replicated, replicated / packed, (double)found.rows[1] / (double)found.rows[0]);
-  dkv_log_self_check(s, &found, seconds);
-  return DKV_OK;
 }
 
 dkv_status dkv_training_learn(struct dkv_training *s) {
@@ -169,7 +149,8 @@ dkv_status dkv_training_learn(struct dkv_training *s) {
   dkv_status status = DKV_OK;
   if (s->flags->resume && exists(s, "train.state"))
     status = dkv_trainer_load(&trainer, dkv_training_path(s, "train.state", path));
-  if (status == DKV_OK && s->flags->self_check) status = self_check(s);
+  if (status == DKV_OK && s->flags->self_check) status = dkv_training_self_check(s);
+  if (status == DKV_OK && s->flags->check_every > 0 && trainer.step < total) status = dkv_training_check_step(s);
   if (status == DKV_OK && trainer.step == 0 && s->flags->evaluate_every > 0) {
     status = evaluate(s, 0, &s->before);
     if (status == DKV_OK)
@@ -182,7 +163,9 @@ dkv_status dkv_training_learn(struct dkv_training *s) {
   }
   if (status == DKV_OK) status = s->status;
   dkv_tool_progress_end();
-  if (status == DKV_OK && !s->flags->compare && (interrupted || s->flags->output != NULL)) status = save_state(s);
+  if (status == DKV_OK && s->checked > 0) dkv_training_report_checks(s);
+  bool saves = keeps_state(s) || (interrupted && !s->flags->compare && !s->flags->exact);
+  if (status == DKV_OK && saves) status = save_state(s);
   dkv_trainer_close(&trainer);
   s->trainer = NULL;
   return status;

@@ -11,7 +11,7 @@
 
 #include "common/model/stack.h"
 
-static dkv_status check_batch(const dkv_model *model, const dkv_batch *batch) {
+dkv_status dkv_batch_check(const dkv_model *model, const dkv_batch *batch) {
   const dkv_layout *layout = batch->layout;
   const dkv_model_config *config = &model->config;
   DKV_REQUIRE(layout != NULL, DKV_ERR_NULL, "dkv_pass_set: the batch has no layout");
@@ -157,7 +157,7 @@ dkv_status dkv_pass_set(dkv_pass *pass, const dkv_model *model, const dkv_batch 
               "dkv_pass_set: pass, model and batch must not be NULL");
   pass->forward_done = false;
   pass->backend = model->backend;
-  DKV_TRY(check_batch(model, batch));
+  DKV_TRY(dkv_batch_check(model, batch));
   pass->batch = *batch;
   DKV_TRY(index_pairs(pass));
   DKV_TRY(dkv_pass_rope(pass, model, positions_of(batch->layout)));

@@ -11,6 +11,14 @@
 #include "common/model/model.h"
 
 /**
+ * Checks a batch against a model: pointers, tokens, positions, pairs, temperature.
+ * @param[in] model the model
+ * @param[in] batch the batch
+ * @return as dkv_pass_set
+ */
+dkv_status dkv_batch_check(const dkv_model *model, const dkv_batch *batch);
+
+/**
  * One decoder layer over the rows of a pass.
  * @param[in]     model   the model
  * @param[in]     pass    rows, positions, prepared attention

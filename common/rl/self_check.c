@@ -77,6 +77,7 @@ static dkv_status one_way(dkv_trainer *t, int32_t used, bool replicated, dkv_sel
 
 dkv_status dkv_trainer_self_check(dkv_trainer *t, double tolerance, dkv_self_check *out) {
   DKV_REQUIRE(t && out, DKV_ERR_NULL, "dkv_trainer_self_check: an argument is NULL");
+  DKV_REQUIRE(!t->config.exact, DKV_ERR_UNSUPPORTED, "the self-check compares float gradients; an exact run has none");
   *out = (dkv_self_check){0};
   dkv_train_stats sampled;
   int32_t used = 0;

@@ -125,7 +125,9 @@ static dkv_status micro_batch(dkv_trainer *t, int32_t first, int32_t count, bool
   for (int32_t g = 0; g < count; ++g) list[g] = &t->groups[first + g];
   dkv_update_batch batch = {0};
   dkv_status status = dkv_update_batch_make(&batch, list, count, replicated);
-  if (status == DKV_OK)
+  if (status == DKV_OK && t->config.exact)
+    status = dkv_update_gradient_exact(stats, &t->exact, &batch, &t->config.loss, total, t->config.temperature);
+  else if (status == DKV_OK)
     status = dkv_update_gradient(stats, t->model, &t->pass, &batch, &t->config.loss, total, t->config.temperature,
                                  t->config.loss.kl_weight > 0 ? &t->reference : NULL);
   dkv_update_batch_free(&batch);
@@ -171,11 +173,14 @@ static dkv_status learn(dkv_trainer *t, int32_t used, dkv_train_stats *stats) {
   stats->learning_rate = dkv_schedule_rate(&t->config.schedule, t->step);
   for (int32_t epoch = 0; epoch < t->config.epochs; ++epoch) {
     dkv_normaliser total;
-    DKV_TRY(dkv_model_zero_grads(t->model));
+    if (t->config.exact) memset(t->exact.grad, 0, (size_t)t->exact.count * sizeof *t->exact.grad);
+    else DKV_TRY(dkv_model_zero_grads(t->model));
     DKV_TRY(dkv_trainer_gradient(t, used, t->config.replicated, &all, &total));
     if (epoch == 0) first = all;
     if (total.tokens == 0) break; /* nothing to learn from: momentum alone must not move the weights */
-    DKV_TRY(dkv_optimizer_step(&t->optimizer, t->model, stats->learning_rate, &stats->grad_norm));
+    if (t->config.exact)
+      DKV_TRY(dkv_exact_step(&t->exact, &t->config.optimizer, stats->learning_rate, &stats->grad_norm));
+    else DKV_TRY(dkv_optimizer_step(&t->optimizer, t->model, stats->learning_rate, &stats->grad_norm));
     stats->updated = true;
   }
   summarise(stats, &all, &first, t->config.epochs);

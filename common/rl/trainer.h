@@ -12,13 +12,16 @@
  * The normaliser is counted once for the whole optimizer step, so that neither loss nor gradient depends on the
  * micro-batch split.  With several epochs the old log-probabilities stay those of the sampler.
  *
- * Nothing here depends on the layout but the rows that are computed: packed and replicated learn the same.
+ * Nothing here depends on the layout but the rows that are computed: packed and replicated learn the same, in float up
+ * to the step at which a rounding difference first flips a sampled token, and with `exact` (exact.h) for hundreds of
+ * steps.
  *
  * Read before: rollout.h, advantage.h, update.h.  Read next: trainer.c, then warmup.h, evaluate.h.
  */
 #ifndef DKV_RL_TRAINER_H
 #define DKV_RL_TRAINER_H
 
+#include "common/model/exact.h"
 #include "common/model/optimizer.h"
 #include "common/rl/advantage.h"
 #include "common/rl/update.h"
@@ -39,6 +42,7 @@ typedef struct dkv_train_config {
   int32_t max_length;             /**< cap of a response, 1 to DKV_TASK_MAX_RESPONSE */
   float temperature;              /**< > 0: logits are divided by it, in the sampler and in the loss */
   bool replicated;                /**< lay the prompt out N times: same numbers, more rows */
+  bool exact;                     /**< update in double, with the trainer's own log-probabilities as the old ones */
   dkv_dead_policy dead;           /**< see above */
   int32_t max_tries;              /**< resample: most rounds of sampling in a step, >= 1 */
   bool mask_truncated;            /**< responses cut off at the cap carry no loss (their reward stays in the mean) */
@@ -88,6 +92,7 @@ typedef struct dkv_trainer {
   dkv_optimizer optimizer; /**< owned */
   dkv_decoder decoder;     /**< owned */
   dkv_pass pass;           /**< owned */
+  dkv_exact exact;         /**< owned: the model in double; zeroed unless config.exact */
   dkv_group *groups;       /**< [config.groups] owned: the latest samples */
   int64_t step;            /**< steps done */
   uint64_t next_example;   /**< number of the next prompt */
@@ -143,7 +148,7 @@ dkv_status dkv_trainer_step(dkv_trainer *trainer, dkv_train_stats *stats);
 dkv_status dkv_trainer_collect(dkv_trainer *trainer, dkv_train_stats *stats, int32_t *used);
 
 /**
- * Adds the gradient of the first `used` groups to the model's, micro-batch by micro-batch.
+ * Adds the gradient of the first `used` groups to the model's (exact: to the double one), micro-batch by micro-batch.
  * @param[in,out] trainer    after dkv_trainer_collect
  * @param[in]     used       groups
  * @param[in]     replicated the layout
@@ -168,14 +173,15 @@ typedef bool (*dkv_train_report)(void *user, const dkv_train_stats *stats);
 dkv_status dkv_trainer_run(dkv_trainer *trainer, int64_t until, dkv_train_report report, void *user);
 
 /** Saves everything that the run needs to continue bit for bit. @param[in] trainer the run. @param[in] path a file.
- * @return as dkv_resume_save */
+ * @return as dkv_resume_save; DKV_ERR_UNSUPPORTED (an exact run) */
 dkv_status dkv_trainer_save(const dkv_trainer *trainer, const char *path);
 
 /**
  * Continues a saved run; the configuration must be the one that was saved.
  * @param[in,out] trainer opened with the same configuration; unchanged on failure
  * @param[in]     path    what dkv_trainer_save wrote
- * @return DKV_OK; DKV_ERR_RANGE (a setting that differs: name and both values); as dkv_resume_load
+ * @return DKV_OK; DKV_ERR_RANGE (a setting that differs: name and both values); as dkv_resume_load;
+ * DKV_ERR_UNSUPPORTED (an exact run)
  */
 dkv_status dkv_trainer_load(dkv_trainer *trainer, const char *path);
 

@@ -75,6 +75,11 @@ static dkv_status check_config(const dkv_train_config *c, const dkv_model *model
               DKV_ERR_RANGE, "the learning rate is %g down to %g of it, but it must be >= 0 and the share 0 to 1",
               c->schedule.peak, c->schedule.floor);
   DKV_TRY(dkv_policy_check(&c->loss));
+  DKV_REQUIRE(!c->exact || c->epochs == 1, DKV_ERR_RANGE,
+              "epochs is %d, but an exact run takes its own log-probabilities as the old ones: it must be 1",
+              c->epochs);
+  DKV_REQUIRE(!c->exact || c->loss.kl_weight == 0, DKV_ERR_RANGE,
+              "kl_weight is %g, but an exact run has no reference model: it must be 0", c->loss.kl_weight);
   DKV_REQUIRE(model->config.vocabulary >= c->task->vocabulary, DKV_ERR_SHAPE,
               "the model knows %d tokens, but the task %s has %d", model->config.vocabulary, c->task->name,
               c->task->vocabulary);
@@ -104,6 +109,7 @@ dkv_status dkv_trainer_open(dkv_trainer *out, dkv_model *model, const dkv_train_
     status = dkv_decoder_open(&out->decoder, model, config->groups, config->responses,
                               config->groups * config->task->max_prompt, new_capacity);
   if (status == DKV_OK && config->loss.kl_weight > 0) status = copy_model(&out->reference, model);
+  if (status == DKV_OK && config->exact) status = dkv_exact_open(&out->exact, model);
   if (status == DKV_OK && (out->groups = calloc((size_t)config->groups, sizeof *out->groups)) == NULL)
     status = dkv_fail(DKV_ERR_NOMEM, "no memory for %d groups", config->groups);
   for (int32_t g = 0; status == DKV_OK && g < config->groups; ++g)
@@ -120,5 +126,6 @@ void dkv_trainer_close(dkv_trainer *trainer) {
   dkv_decoder_close(&trainer->decoder);
   dkv_optimizer_free(&trainer->optimizer);
   dkv_model_free(&trainer->reference);
+  dkv_exact_close(&trainer->exact);
   memset(trainer, 0, sizeof *trainer);
 }

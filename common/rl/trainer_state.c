@@ -55,8 +55,16 @@ static int32_t describe(dkv_setting out[SETTINGS], const dkv_train_config *c) {
   return count;
 }
 
+/** The double weights and moments of an exact run have no place in the file. */
+static dkv_status refuse_exact(const dkv_trainer *t) {
+  DKV_REQUIRE(!t->config.exact, DKV_ERR_UNSUPPORTED,
+              "an exact run cannot be saved or continued: its state is in double, and the file holds float");
+  return DKV_OK;
+}
+
 dkv_status dkv_trainer_save(const dkv_trainer *t, const char *path) {
   DKV_REQUIRE(t && path, DKV_ERR_NULL, "dkv_trainer_save: an argument is NULL");
+  DKV_TRY(refuse_exact(t));
   dkv_setting setting[SETTINGS];
   int32_t count = describe(setting, &t->config);
   dkv_counters counters = {.step = t->step, .next_example = (int64_t)t->next_example, .seconds = t->seconds};
@@ -66,6 +74,7 @@ dkv_status dkv_trainer_save(const dkv_trainer *t, const char *path) {
 
 dkv_status dkv_trainer_load(dkv_trainer *t, const char *path) {
   DKV_REQUIRE(t && path, DKV_ERR_NULL, "dkv_trainer_load: an argument is NULL");
+  DKV_TRY(refuse_exact(t));
   dkv_setting setting[SETTINGS];
   int32_t count = describe(setting, &t->config);
   dkv_counters counters;

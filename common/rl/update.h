@@ -12,6 +12,7 @@
 #ifndef DKV_RL_UPDATE_H
 #define DKV_RL_UPDATE_H
 
+#include "common/model/exact.h"
 #include "common/rl/policy_loss.h"
 #include "common/rl/rollout.h"
 
@@ -127,6 +128,21 @@ typedef struct dkv_update_stats {
 dkv_status dkv_update_gradient(dkv_update_stats *stats, dkv_model *model, dkv_pass *pass, const dkv_update_batch *batch,
                                const dkv_policy_config *loss, const dkv_normaliser *total, float temperature,
                                const dkv_model *reference);
+
+/**
+ * The same in double, for one epoch on fresh samples: the old log-probabilities are those of this forward, so every
+ * ratio is 1 and nothing of the float sampler's rounding enters the gradient.  The mismatch is still measured against
+ * what the sampler stored.
+ * @param[in,out] stats       sums are added
+ * @param[in,out] exact       exact->grad accumulated
+ * @param[in]     batch       the groups
+ * @param[in]     loss        the policy loss; kl_weight must be 0
+ * @param[in]     total       counts of the whole optimizer step
+ * @param[in]     temperature the sampler's
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_UNSUPPORTED (a KL term); DKV_ERR_NOMEM; whatever model or loss said
+ */
+dkv_status dkv_update_gradient_exact(dkv_update_stats *stats, dkv_exact *exact, const dkv_update_batch *batch,
+                                     const dkv_policy_config *loss, const dkv_normaliser *total, float temperature);
 
 DKV_END_C
 #endif
