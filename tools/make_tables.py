@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rewrites the tables between markers in README.md and docs/*.md from what was measured and what is registered.
+"""Rewrites the tables between markers in README.md, docs/*.md and tutorials/*.md from what was measured and registered.
 
   make_tables.py [--check] [--program build/dualkv]
 
@@ -16,6 +16,8 @@ import os
 import re
 import subprocess
 import sys
+
+import course_tables
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -97,7 +99,8 @@ def gpu_records():
     """What was measured on a GPU, whatever wrote it, in one form; of several runs of one thing the last."""
     found = {}
 
-    def add(data, name, direction, kernel, shape, d, dtype, ms, tflops, replicated=None, commit=None):
+    def add(data, name, direction, kernel, shape, d, dtype, ms, tflops, replicated=None, commit=None,
+            heads=32):
         if isinstance(shape, str):  # "N,P,R"; others are ragged, and are shown by the worklog that measured them
             if not re.fullmatch(r"\d+,\d+,\d+", shape):
                 return
@@ -105,14 +108,14 @@ def gpu_records():
         key = (direction, kernel, shape, d, dtype)
         found.pop(key, None)
         found[key] = {"direction": direction, "kernel": kernel, "shape": shape, "d": d, "dtype": dtype, "ms": ms,
-                      "tflops": tflops, "replicated_ms": replicated, "device": data["device"],
+                      "tflops": tflops, "replicated_ms": replicated, "heads": heads, "device": data["device"],
                       "commit": commit or data["commit"], "date": data["date"], "file": name}
 
     ladder, forward, backward = load("gpu_ladder.json"), load("forward_hopper.json"), load("backward_hopper.json")
     for r in ladder.get("runs", []):
         add(ladder, "gpu_ladder.json", "forward" if r["direction"] == "fwd" else "backward", r["kernel"],
             (r["N"], r["P"], r["R"]), r["D"], r["dtype"], r["packed_ms"], r["useful_tflops"], r.get("replicated_ms"),
-            r.get("commit"))
+            r.get("commit"), r["H"])
     for r in forward.get("runs", []):
         add(forward, "forward_hopper.json", "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"],
             r["tflops"])
@@ -126,9 +129,10 @@ def gpu_records():
             continue
         for direction in ("forward", "backward"):
             packed, copies = side(run, "packed", direction), side(run, "replicated", direction)
-            add(run, run["file"], direction, run["kernels"][direction],
+            turns = ", deterministic" if direction == "backward" and run.get("deterministic") else ""
+            add(run, run["file"], direction, run["kernels"][direction] + turns,
                 (s["responses"], s["prompt"], s["segment_length"][1]), s["head_dim"], s["dtype"], packed["median"],
-                packed["useful_gflops"] * 1e-3, copies and copies["median"])
+                packed["useful_gflops"] * 1e-3, copies and copies["median"], heads=s["heads"])
     return list(found.values())
 
 
@@ -229,8 +233,11 @@ def main():
     options = parser.parse_args()
     tables = {"cpu": lambda: bench_table("cpu"), "gpu": gpu_table, "headline": headline,
               "rungs": rungs, "kernels": lambda: kernels(options.program)}
+    for name, table in course_tables.TABLES.items():
+        tables[name] = lambda table=table: table(sys.modules[__name__])
     stale = []
-    for path in [os.path.join(TOP, "README.md"), *sorted(glob.glob(os.path.join(TOP, "docs", "*.md")))]:
+    pages = [path for folder in ("docs", "tutorials") for path in sorted(glob.glob(os.path.join(TOP, folder, "*.md")))]
+    for path in [os.path.join(TOP, "README.md"), *pages]:
         with open(path, encoding="utf-8") as file:
             old = file.read()
 
