@@ -7,12 +7,17 @@ after another.  No mask is built, no end[] is used, nothing is packed: what a re
 packing.
 
     python3 tests/cases/make_cases.py            rewrites tests/cases/*.safetensors (needs NumPy)
+    python3 tests/cases/make_cases.py OUT.safetensors --lengths 4096,512,300 --heads 8 --kv-heads 2 --head-dim 128 --dtype BF16
+                                                 writes a case of your own: a prompt and its responses, or any tree with
+                                                 --parents=-1,0,0; --without-answers leaves them to the definition
 
 The files are committed, so the tests need neither Python nor NumPy.  The format is common/problem.h's.
 """
+import argparse
 import json
 import os
 import struct
+import sys
 
 import numpy as np
 
@@ -98,7 +103,7 @@ def write(path, tensors, metadata):
         file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def case(name, seed, parent, length, heads, kv_heads, dim, dtype="F32", scale=None, gain=1.0):
+def case(name, seed, parent, length, heads, kv_heads, dim, dtype="F32", scale=None, gain=1.0, path=None, answers=True):
     """One case file; q is multiplied by gain, scale defaults to 1/sqrt(dim)."""
     rng, rows = np.random.default_rng(seed), sum(length)
     scale = float(dim) ** -0.5 if scale is None else scale
@@ -109,9 +114,9 @@ def case(name, seed, parent, length, heads, kv_heads, dim, dtype="F32", scale=No
         tensors[tensor] = (dtype, stored)
     tensors["segment_parent"] = ("I32", np.array(parent, np.int32))
     tensors["segment_length"] = ("I32", np.array(length, np.int32))
-    for tensor, array in solve(*exact, parent, length, scale).items():
+    for tensor, array in (solve(*exact, parent, length, scale) if answers else {}).items():
         tensors[tensor] = ("F64", array)
-    write(os.path.join(HERE, name + ".safetensors"), tensors, {"scale": repr(scale), "name": name})
+    write(path or os.path.join(HERE, name + ".safetensors"), tensors, {"scale": repr(scale), "name": name})
 
 
 def group(prompt, *responses):
@@ -133,5 +138,27 @@ def main():
     case("own_scale", 20, *group(17, 10, 12), heads=3, kv_heads=3, dim=16, scale=0.375)
 
 
+def own(arguments):
+    """A case with the sizes of the command line."""
+    numbers = lambda text: [int(n) for n in text.split(",")]
+    parser = argparse.ArgumentParser(description="Writes a case of your own: a prompt and its responses, or a tree.")
+    parser.add_argument("out")
+    parser.add_argument("--lengths", type=numbers, required=True)
+    parser.add_argument("--parents", type=numbers)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--kv-heads", type=int, default=2)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--dtype", choices=("F32", "BF16", "F16"), default="F32")
+    parser.add_argument("--scale", type=float)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--without-answers", action="store_true")
+    a = parser.parse_args(arguments)
+    parents = a.parents or group(*a.lengths)[0]
+    if len(parents) != len(a.lengths):
+        parser.error("%d parents for %d lengths" % (len(parents), len(a.lengths)))
+    name = os.path.splitext(os.path.basename(a.out))[0]
+    case(name, a.seed, parents, a.lengths, a.heads, a.kv_heads, a.head_dim, a.dtype, a.scale, 1.0, a.out, not a.without_answers)
+
+
 if __name__ == "__main__":
-    main()
+    own(sys.argv[1:]) if sys.argv[1:] else main()

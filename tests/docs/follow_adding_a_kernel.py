@@ -56,6 +56,10 @@ def main():
             expect("it is listed", ["build/dualkv", "kernels"], 0, "cpu +forward +online +yes")
             for law in ("definition", "fold", "refuse"):
                 expect("law " + law, check + ["--law", law], 0, "(?m)^3 passed, 0 failed$")
+            numpy = subprocess.run(["python3", "-c", "import numpy"], stderr=subprocess.DEVNULL).returncode == 0
+            expect("a case of one's own", ["python3" if numpy else "/usr/bin/python3", "tests/cases/make_cases.py", "own.safetensors",
+                                           "--lengths", "20,7,0,9", "--head-dim", "16", "--dtype", "BF16"], 0, "")
+            expect("is judged too", check[:2] + ["own.safetensors"] + check[2:], 0, "(?m)^5 passed, 0 failed$")
             expect("cases", check[:2] + cases + check[2:], 0, "(?m)^15 passed, 0 failed$")
         planted = code.replace("alpha * o[d]", "o[d]")
         assert planted != code
