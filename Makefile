@@ -152,6 +152,17 @@ exercise:
 EXERCISE = $(wildcard tutorials/exercises/ch$(CH)_*.c tutorials/exercises/ch0$(CH)_*.c)
 CHAPTERS = $(sort $(foreach f,$(wildcard tutorials/exercises/ch*.c),$(patsubst ch%,%,$(firstword $(subst _, ,$(notdir $(f)))))))
 
+#: notebooks     runs the labs of notebooks/ headless: solved whole, students' up to their first hole, wrong answers caught
+notebooks:
+	@tools/setup.sh build notebooks
+	$(AGAIN) lib
+	@tests/run_notebooks.sh $(BUILD)
+#: notebooks-update  makes them anew from notebooks/labs, and stores what the solved ones print and draw
+notebooks-update:
+	@tools/setup.sh build notebooks
+	$(AGAIN) lib
+	@tests/run_notebooks.sh $(BUILD) --update
+
 #: docs          the Doxygen pages in build/docs/html; an undocumented parameter is an error
 docs:
 	@tools/setup.sh docs
