@@ -4,14 +4,18 @@
  *
  *   make exercise CH=08        judges this file
  *
- * The kernel: `tile` consecutive query rows of one head work together (the last tile may have fewer).  A tile loads
- * each key that at least one of its rows sees, once, and v with it.  Row i sees key j exactly when j <= i && i <
- * end[j]. There are `heads` query heads, each with its own tiles; an element has `element` bytes.  Wanted: loads keys
- * that the tiles of ONE head load bytes     of all heads: k and v of every load, and q read and o written once flops of
- * all heads: 4 dim for each visible pair; masked pairs are no useful work seconds   no kernel of this kind is faster on
- * a machine that moves `bandwidth` bytes a second and does `rate` operations a second, both at the same time Target:
- * right for tiles that straddle responses and groups. Hint: chapter 06; a key of the tile's own rows is seen by itself
- * at least.
+ * The kernel: `tile` consecutive query rows of one head work together; the last tile may have fewer.  A tile loads each
+ * key that at least one of its rows sees, once, and its value with it.  Row i sees key j exactly when
+ * j <= i && i < end[j].  There are `heads` query heads, each with tiles of its own; an element has `element` bytes.
+ *
+ *   loads     keys that the tiles of ONE head load
+ *   bytes     of all heads: k and v of every load, and q read and o written once
+ *   flops     of all heads: 4 dim for each visible pair; masked pairs are no useful work
+ *   seconds   no kernel of this kind is faster on a machine that moves `bandwidth` bytes and does `rate` operations a
+ *             second, both at the same time
+ *
+ * Target: right for tiles that straddle responses and groups.
+ * Hint: the rows that see key j are j .. end[j] - 1.  When does a tile hold one of them?
  */
 #include <stdint.h>
 

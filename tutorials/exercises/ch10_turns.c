@@ -5,10 +5,13 @@
  *   make exercise CH=10        judges this file
  *
  * An item is a tile of keys; it visits the query steps first .. last - 1 in this order, and at each step adds its part
- * to the step's dq.  Workers take items from the front of the queue, items[0] first; each works at its own speed. A
- * worker whose turn at a step is t waits until t others have added there. turn     [sum of last - first] wanted: the
- * turns of item 0 at its steps, then those of item 1, and so on.  The turns at a step are 0, 1, 2, ..., each once
- *   visits   [steps] room for you, one number a step; holds rubbish
+ * to the step's dq.  Workers take items from the front of the queue, items[0] first, and each works at its own speed.
+ * A worker whose turn at a step is t waits until t others have added there.
+ *
+ *   turn     wanted: the turns of item 0 at its steps, then those of item 1, and so on, one after another.  The turns
+ *            at a step are 0, 1, 2, ..., each once
+ *   visits   [steps] room for you, one number a step; holds rubbish when you get it
+ *
  * Target: the same bits on every run, and no worker ever waits for an item that nobody has taken.
  * Hint: an item in front of another in the queue has been taken before it.
  */
