@@ -31,17 +31,4 @@ static dkv_status describe(char *out, size_t bytes) {
   return DKV_OK;
 }
 
-const dkv_backend dkv_backend_ref_table = {
-    .name = "ref",
-    .kernel_count = (int32_t)(sizeof kernels / sizeof kernels[0]),
-    .kernels = kernels,
-    .describe = describe,
-    .allocate = dkv_host_allocate,
-    .release = dkv_host_release,
-    .upload = dkv_host_copy,
-    .download = dkv_host_copy,
-    .fill = dkv_host_fill,
-    .synchronize = dkv_host_synchronize,
-    .time = dkv_host_time,
-    .matmul_rate = dkv_host_matmul_rate,
-};
+const dkv_backend dkv_backend_ref_table = DKV_HOST_BACKEND("ref");

@@ -75,6 +75,15 @@ int32_t dkv_host_threads(int32_t threads);
    .prepare = dkv_##backend_##_##direction_##_##name_##_prepare,                                                       \
    .run = dkv_##backend_##_##direction_##_##name_##_run},
 
+/** A backend whose memory is the host's: `kernels` and `describe` are those of the file that says it. */
+#define DKV_HOST_BACKEND(name_)                                                                                        \
+  {                                                                                                                    \
+    .name = name_, .kernel_count = (int32_t)(sizeof kernels / sizeof kernels[0]), .kernels = kernels,                  \
+    .describe = describe, .allocate = dkv_host_allocate, .release = dkv_host_release, .upload = dkv_host_copy,         \
+    .download = dkv_host_copy, .fill = dkv_host_fill, .synchronize = dkv_host_synchronize, .time = dkv_host_time,      \
+    .matmul_rate = dkv_host_matmul_rate                                                                                \
+  }
+
 /** Slot available of a kernel. @return DKV_OK */
 dkv_status dkv_host_available(void);
 

@@ -4,34 +4,11 @@
 # Exit codes: 0 all is well, 1 the self-check found a difference, 2 a bad flag or file with one sentence on stderr, 130
 # stopped by Ctrl-C after saving.  The last line is "N passed, N failed".
 set -u
-build=${1:?usage: tests/test_cli_train.sh BUILD}
-case $build in /*) ;; *) build=$PWD/$build ;; esac
-warm=$(cd "$(dirname "$0")/../tools/warmstart/sort" && pwd)
-dualkv=$build/dualkv
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export OMP_WAIT_POLICY=passive
-passed=0; failed=0
-out=$work/.stdout; err=$work/.stderr
+# shellcheck source=tests/support/cli.sh
+. "$(dirname "$0")/support/cli.sh"
+warm=$(cd "$here/../tools/warmstart/sort" && pwd)
+out=$seen_out; err=$seen_err
 
-verdict() { # $1 = 0 when it holds, the rest says what
-  held=$1; shift
-  if [ "$held" -eq 0 ]; then passed=$((passed + 1)); return 0; fi
-  failed=$((failed + 1))
-  echo "FAIL: $*"; sed 's/^/  stdout: /' "$out" | tail -n 5; sed 's/^/  stderr: /' "$err" | tail -n 5
-  return 1
-}
-
-# expect CODE PATTERN ARGUMENTS... : exit code and an extended regular expression in the output; code 2: one sentence.
-expect() {
-  want=$1; pattern=$2; shift 2
-  "$dualkv" "$@" >"$out" 2>"$err" </dev/null; got=$?
-  if [ "$got" -ne "$want" ]; then verdict 1 "dualkv $*: exit code $got, not $want"; return; fi
-  if ! cat "$out" "$err" | grep -Eq -e "$pattern"; then verdict 1 "dualkv $*: no \"$pattern\" in the output"; return; fi
-  if [ "$want" -eq 2 ] && [ "$(wc -l <"$err")" -ne 1 ]; then verdict 1 "dualkv $*: not one sentence"; return; fi
-  verdict 0
-}
 lines() { [ -f "$1" ] && [ "$(grep -c "\"kind\":\"$2\"" "$1")" -eq "$3" ]; verdict $? "$1 has not $3 lines of kind $2"; }
 small="--task sort --groups 2 --responses 4 --held-out 4"
 
@@ -125,5 +102,4 @@ expect 0 'equal at the first 3 of 3 steps' train $small --checkpoint "$warm" --s
 [ ! -e exact/train.state ]; verdict $? "an exact run left a state"
 expect 0 'Samples before' train --task missing --groups 2 --responses 2 --no-warmup --steps 1 --held-out 2
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+tally
