@@ -7,6 +7,8 @@
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/rl/self_check.h"
 #include "support/echo.h"
@@ -71,6 +73,45 @@ Test(exact_training, layouts_agree_when_sorting_from_the_warm_start) {
   c.responses = 3;
   for (int i = 0; i < 2; ++i) EXPECT_OK(dkv_model_load(&model[i], "tools/warmstart/sort", NULL));
   run_both(c, model, 6);
+}
+
+/* One optimizer step's gradient, micro-batches of 4, 3, 2 and 1 groups: equal in every tensor, loss and all. */
+Test(exact_training, the_micro_batch_split_changes_no_tensor) {
+  static const char *const methods[] = {"grpo", "dapo", "dr_grpo", "gspo", "cispo"};
+  for (int m = 0; m < 5; ++m) {
+    double *want = NULL, loss = 0;
+    for (int32_t size = 4; size >= 1; --size) {
+      dkv_model model;
+      dkv_trainer trainer;
+      dkv_train_stats stats;
+      dkv_train_config c = echo_run(methods[m]);
+      c.exact = true;
+      c.dead = DKV_DEAD_KEEP;
+      c.groups_per_batch = size;
+      groups_model(&model, c.task, 5, 2);
+      EXPECT_OK(dkv_trainer_open(&trainer, &model, &c));
+      EXPECT_OK(dkv_trainer_step(&trainer, &stats));
+      if (size == 4) {
+        want = malloc((size_t)trainer.exact.count * sizeof *want);
+        memcpy(want, trainer.exact.grad, (size_t)trainer.exact.count * sizeof *want);
+        loss = stats.loss;
+      }
+      cr_assert_float_eq(stats.loss, loss, 1e-13);
+      for (int32_t i = 0; i < model.params.view_count; ++i) {
+        const dkv_param *v = &model.params.view[i];
+        double gap = 0, norm = 0;
+        for (int64_t j = v->offset; j < v->offset + v->rows * v->cols; ++j) {
+          gap += pow(trainer.exact.grad[j] - want[j], 2);
+          norm += want[j] * want[j];
+        }
+        cr_assert(norm > 0 && sqrt(gap / norm) < 1e-12, "%s, %d groups at a time, %s: %g", methods[m], size, v->name,
+                  sqrt(gap / norm));
+      }
+      dkv_trainer_close(&trainer);
+      dkv_model_free(&model);
+    }
+    free(want);
+  }
 }
 
 /* The double run and the float run start alike: same samples, same gradient to float's rounding. */

@@ -55,9 +55,15 @@ static double gradient(dkv_model *model, const dkv_group *groups, int32_t count,
   return stats.policy.loss;
 }
 
-/** Worst relative difference of a tensor between two ways of computing the same gradient, losses compared too. */
-static double difference(const dkv_group *groups, int32_t count, int32_t split_a, bool replicated_a, int32_t split_b,
-                         bool replicated_b, const char *method) {
+/** Relative differences between two ways of computing the same gradient. */
+struct gap {
+  double tensor; /* of the worst tensor */
+  double whole;  /* of the gradient as one vector */
+};
+
+/** Computes both ways; losses are compared here. */
+static struct gap difference(const dkv_group *groups, int32_t count, int32_t split_a, bool replicated_a,
+                             int32_t split_b, bool replicated_b, const char *method) {
   dkv_model model;
   dkv_self_check found = {0};
   groups_model(&model, sort(), 9, 2);
@@ -68,9 +74,12 @@ static double difference(const dkv_group *groups, int32_t count, int32_t split_a
   cr_expect(fabs(loss_a - loss_b) <= 1e-6 * fmax(1, fabs(loss_a)), "%s: losses %.9g and %.9g", method, loss_a, loss_b);
   EXPECT_OK(dkv_gradients_compare(&found, &model.grads, kept, 1e-3));
   cr_assert(found.parameters > 20);
+  struct gap gap = {.tensor = found.worst};
+  for (int64_t i = 0; i < model.grads.count; ++i) gap.whole += pow((double)model.grads.data[i] - (double)kept[i], 2);
+  gap.whole = sqrt(gap.whole) / found.norm;
   free(kept);
   dkv_model_free(&model);
-  return found.worst;
+  return gap;
 }
 
 static void close_all(dkv_group *groups, int32_t count) {
@@ -86,19 +95,23 @@ Test(update, packed_and_replicated_give_the_same_loss_and_gradients) {
   dkv_group groups[MOST];
   groups_random(groups, MOST, 29, ragged, 3, 4);
   for (int m = 0; m < 5; ++m) {
-    double worst = difference(groups, MOST, MOST, false, MOST, true, methods[m]);
-    cr_expect(worst < 2e-5, "%s: %g", methods[m], worst);
+    struct gap gap = difference(groups, MOST, MOST, false, MOST, true, methods[m]);
+    cr_expect(gap.tensor < 2e-5 && gap.whole < 2e-6, "%s: %g, %g", methods[m], gap.tensor, gap.whole);
   }
   close_all(groups, MOST);
 }
 
+/* The gradient is the same to 1e-6. One small tensor alone may be off a little more: the weights of the heads' norms
+ * are sums that nearly cancel, and attention adds up a row in other tiles when other groups come before it. In double
+ * the split changes nothing but the thirteenth digit of any tensor: test_exact_training.c. */
 Test(update, the_micro_batch_split_changes_nothing) {
   dkv_group groups[MOST];
   groups_random(groups, MOST, 29, ragged, 3, 5);
   for (int m = 0; m < 5; ++m)
     for (int32_t split = 1; split < MOST; ++split) {
-      double worst = difference(groups, MOST, MOST, false, split, false, methods[m]);
-      cr_expect(worst < 2e-6, "%s, %d groups at a time: %g", methods[m], split, worst);
+      struct gap gap = difference(groups, MOST, MOST, false, split, false, methods[m]);
+      cr_expect(gap.whole < 1e-6, "%s, %d groups at a time: %g", methods[m], split, gap.whole);
+      cr_expect(gap.tensor < 2e-6, "%s, %d groups at a time: %g", methods[m], split, gap.tensor);
     }
   close_all(groups, MOST);
 }
@@ -109,8 +122,8 @@ Test(update, one_response_one_token_and_a_prompt_of_one_token_train) {
     dkv_group group;
     int32_t length[4] = {shapes[i][2], shapes[i][2], shapes[i][2], shapes[i][2]};
     groups_random(&group, 1, shapes[i][1], length, shapes[i][0], 6);
-    double worst = difference(&group, 1, 1, false, 1, true, "dapo");
-    cr_expect(worst < 2e-5, "shape %d: %g", (int)i, worst);
+    struct gap gap = difference(&group, 1, 1, false, 1, true, "dapo");
+    cr_expect(gap.tensor < 2e-5, "shape %d: %g", (int)i, gap.tensor);
     dkv_group_close(&group);
   }
 }
