@@ -15,7 +15,7 @@
 
 #include "cpu/attention/tiled_bwd.h"
 
-/** Is lse so large that a float shows (half a unit in its last place is 1e-6), yet small enough to mean something? */
+/** Is lse so large that a float shows (half a unit in its last place is 2e-6), yet small enough to mean something? */
 static inline bool lse_is_coarse(float lse) {
   const float size = lse < 0.0f ? -lse : lse;
   return size >= 32.0f && size < 65536.0f;
