@@ -1,9 +1,11 @@
 /**
  * @file curves.c
- * @brief Draws the files of metrics of `dualkv train`: accuracy by step and by second, as one SVG with two panels.
+ * @brief Draws the files of metrics of `dualkv train`: accuracy by step and by second, as one SVG with two panels, one
+ * above the other.
  *
  * Thin lines are the share of exact answers among a step's own samples (a mean over seven steps), dots are held-out
- * evaluations.  The picture has no script and no font of its own, so it looks the same everywhere.
+ * evaluations.  The picture has no script and no font of its own; it is narrow enough for a phone, and its colours
+ * follow the reader's choice of a light or a dark page.
  *
  * Read before: train_log.c.
  */
@@ -15,7 +17,7 @@
 
 #include "tools/train.h"
 
-enum { CURVES = 8, WIDTH = 900, HEIGHT = 360, PANEL = 370, PLOT_HEIGHT = 230, TOP = 60, LEFT = 60, GAP = 70 };
+enum { CURVES = 8, WIDTH = 480, PANEL = 400, PLOT_HEIGHT = 190, TOP = 78, LEFT = 48, GAP = 62, PANELS = 2 };
 
 static const char *const colours[CURVES] = {"#0b6fa4", "#c8501e", "#2e8b57", "#7b4fa3",
                                             "#b8860b", "#555555", "#c2185b", "#00838f"};
@@ -83,21 +85,21 @@ static double round_up(double x) {
   return 10 * power;
 }
 
-static double place_x(int panel, double share) { return LEFT + panel * (PANEL + GAP) + PANEL * share; }
-static double place_y(double height) { return TOP + PLOT_HEIGHT * (1 - height); }
+static int top_of(int panel) { return TOP + panel * (PLOT_HEIGHT + GAP); }
+static double place_x(double share) { return LEFT + PANEL * share; }
+static double place_y(int panel, double height) { return top_of(panel) + PLOT_HEIGHT * (1 - height); }
 
 /** Frame, grid and numbers. */
 static void draw_axes(FILE *f, int panel, double most) {
   static const char *const label[] = {"step", "seconds of sampling and updates"};
+  int top = top_of(panel), bottom = top + PLOT_HEIGHT;
   for (int i = 0; i <= 5; ++i) {
-    double x = place_x(panel, i / 5.0), y = place_y(i / 5.0);
-    fprintf(f, "<path d='M%.1f %.1fH%.1fM%.1f %dV%d' stroke='#ddd'/>\n", place_x(panel, 0), y, place_x(panel, 1), x,
-            TOP, TOP + PLOT_HEIGHT);
-    fprintf(f, "<text x='%.1f' y='%.1f' text-anchor='end'>%.1f</text>\n", place_x(panel, 0) - 6, y + 4, i / 5.0);
-    fprintf(f, "<text x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x, TOP + PLOT_HEIGHT + 18, most * i / 5.0);
+    double x = place_x(i / 5.0), y = place_y(panel, i / 5.0);
+    fprintf(f, "<path class='grid' d='M%.1f %.1fH%.1fM%.1f %dV%d'/>\n", place_x(0), y, place_x(1), x, top, bottom);
+    fprintf(f, "<text x='%.1f' y='%.1f' text-anchor='end'>%.1f</text>\n", place_x(0) - 6, y + 4, i / 5.0);
+    fprintf(f, "<text x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x, bottom + 18, most * i / 5.0);
   }
-  fprintf(f, "<text x='%.1f' y='%d' text-anchor='middle'>%s</text>\n", place_x(panel, 0.5), TOP + PLOT_HEIGHT + 38,
-          label[panel]);
+  fprintf(f, "<text x='%.1f' y='%d' text-anchor='middle'>%s</text>\n", place_x(0.5), bottom + 36, label[panel]);
 }
 
 /** One curve in one panel: the smoothed line and the dots. */
@@ -108,35 +110,35 @@ static void draw_curve(FILE *f, int panel, const struct curve *c, double most, c
     double sum = 0;
     int32_t from = i < REACH ? 0 : i - REACH, to = i + REACH < c->steps ? i + REACH : c->steps - 1;
     for (int32_t j = from; j <= to; ++j) sum += c->step[j].height;
-    fprintf(f, "%.1f,%.1f ", place_x(panel, c->step[i].at[panel] / most), place_y(sum / (to - from + 1)));
+    fprintf(f, "%.1f,%.1f ", place_x(c->step[i].at[panel] / most), place_y(panel, sum / (to - from + 1)));
   }
   fprintf(f, "'/>\n");
   for (int32_t i = 0; i < c->evaluations; ++i)
-    fprintf(f, "<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", place_x(panel, c->held_out[i].at[panel] / most),
-            place_y(c->held_out[i].height), colour);
+    fprintf(f, "<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", place_x(c->held_out[i].at[panel] / most),
+            place_y(panel, c->held_out[i].height), colour);
 }
 
 static void draw(FILE *f, const char *title, const struct curve *curves, int32_t count) {
+  int end = top_of(PANELS) - GAP + 62;
   fprintf(f,
-          "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' font-size='12'>\n"
-          "<rect width='100%%' height='100%%' fill='white'/>\n<text x='%d' y='24' font-size='16'>%s</text>\n",
-          WIDTH, HEIGHT + 18 * ((count + 1) / 2 - 1), LEFT, title);
-  fprintf(f,
-          "<text x='%d' y='46' fill='#555'>share of exact answers: lines, the step's own samples (mean of 7 steps); "
-          "dots, held-out prompts</text>\n",
-          LEFT);
-  for (int panel = 0; panel < 2; ++panel) {
+          "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='640' role='img'>\n<title>%s</title>\n"
+          "<style>svg{--bg:#fff;--ink:#16202c;--line:#d3dae3}\n@media (prefers-color-scheme:dark)"
+          "{svg{--bg:#12171e;--ink:#e7ecf2;--line:#39434f}}\ntext{font:13px sans-serif;fill:var(--ink)}"
+          ".grid{stroke:var(--line)}.bg{fill:var(--bg)}.b{font-weight:600}</style>\n"
+          "<rect class='bg' width='100%%' height='100%%'/>\n<text class='b' x='14' y='24'>%s</text>\n",
+          WIDTH, end + 18 * count, title, title);
+  fprintf(f, "<text x='14' y='44'>share of exact answers: lines, a step's own samples</text>\n"
+             "<text x='14' y='62'>(mean of 7 steps); dots, held-out prompts</text>\n");
+  for (int panel = 0; panel < PANELS; ++panel) {
     double most = 0;
     for (int32_t i = 0; i < count; ++i) most = fmax(most, curves[i].step[curves[i].steps - 1].at[panel]);
     most = round_up(most);
     draw_axes(f, panel, most);
     for (int32_t i = 0; i < count; ++i) draw_curve(f, panel, &curves[i], most, colours[i]);
   }
-  for (int32_t i = 0; i < count; ++i) {
-    int x = LEFT + (i % 2) * (PANEL + GAP), y = TOP + PLOT_HEIGHT + 62 + 18 * (i / 2);
-    fprintf(f, "<rect x='%d' y='%d' width='14' height='4' fill='%s'/><text x='%d' y='%d'>%s</text>\n", x, y - 6,
-            colours[i], x + 20, y, curves[i].name);
-  }
+  for (int32_t i = 0; i < count; ++i)
+    fprintf(f, "<rect x='%d' y='%d' width='14' height='4' fill='%s'/><text x='%d' y='%d'>%s</text>\n", LEFT,
+            end + 18 * i - 6, colours[i], LEFT + 20, end + 18 * i, curves[i].name);
   fprintf(f, "</svg>\n");
 }
 

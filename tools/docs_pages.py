@@ -19,6 +19,8 @@ import subprocess
 import sys
 import urllib.parse
 
+import docs_math
+
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CITATION = re.compile(r"((?:`[\w.]+`(?:,\s+|\s+and\s+)?)+)(\s+)\(((?:[\w.-]+/)+[\w.-]+)\)")
 
@@ -143,6 +145,10 @@ def filter_markdown(path):
 
         part = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", lambda m: link(path, m.group(1), m.group(2), placed), part)
         part = re.sub(r"!\[([^\]]*)\]\((?:[\w./]*/)?figures/([\w.]+)\)", r"![\1](figures/\2)", part)
+        # Doxygen takes stars for emphasis only beside a letter
+        part = re.sub(r"`[^`]*`|\*\*([^*`]+)\*\*", lambda m: f"<b>{m.group(1)}</b>" if m.group(1) else m.group(0), part)
+        if docs_math.CHAPTER.match(path):
+            part = docs_math.page(part)
         part = CITATION.sub(cite, part)
         out.append(re.sub(r"^(#+) (.*)$", heading, part, flags=re.M))
     return "".join(out)
