@@ -29,7 +29,7 @@ RESPONSES = ("#E69F00", "#D55E00", "#CC79A7", "#F0E442")
 COOL = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 __all__ = ["np", "plt", "dk", "predict", "reveal", "check", "fill_in", "show", "draw_mask", "draw_tiles", "draw_batches", "axes",
-           "letters", "colours", "seven", "results", "training", "measurements", "gpu_records", "PROMPT", "GHOST", "INK", "RESPONSES", "COOL"]
+           "letters", "colours", "seven", "results", "training", "measurements", "gpu_runs", "table", "PROMPT", "GHOST", "INK", "RESPONSES", "COOL"]
 
 plt.rcParams.update({"font.size": 10, "axes.titlesize": 11, "axes.spines.top": False, "axes.spines.right": False,
                      "figure.facecolor": "white", "legend.frameon": False, "hatch.linewidth": 0.6, "savefig.dpi": 96})
@@ -235,21 +235,28 @@ def training(name, kind):
         return [line for line in map(json.loads, file) if line["kind"] == kind]
 
 
-def _tables():
+def _tool(name):
+    """A module of tools/: what renders the tables of README, docs and chapters also feeds the labs, so both say the same."""
     sys.path.append(os.path.join(ROOT, "tools"))
     try:
-        import make_tables
+        return __import__(name)
     finally:
         sys.path.pop()
-    return make_tables
 
 
 def measurements():
     """Committed runs of `dualkv bench`, as dicts."""
-    return _tables().measurements()
+    return _tool("make_tables").measurements()
 
 
-def gpu_records():
-    """Committed GPU timings in one form: dicts of direction, kernel, shape (N, P, R), d, dtype, ms, tflops, replicated_ms or
-    None, device, date; tflops count useful pairs of the packed layout."""
-    return _tables().gpu_records()
+def gpu_runs(direction, kernels):
+    """For each of the kernels ("naive", ...) that was timed on a GPU its run in the chapters' tables: a dict of kernel, shape
+    (N, P, R), heads, d, dtype, ms, tflops (useful, packed), replicated_ms or None, device, date, file."""
+    return list(_tool("course_tables").chosen(_tool("make_tables").gpu_records(), direction, kernels))
+
+
+def table(name):
+    """A generated table of chapters 08 to 10 as (rows, origin): rows are dicts of texts by column, origin a sentence."""
+    lines = _tool("course_tables").TABLES[name](_tool("make_tables"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [dict(zip(cells[0], row)) for row in cells[2:]], " ".join(line.replace("`", "") for line in lines if line.startswith("Measured"))

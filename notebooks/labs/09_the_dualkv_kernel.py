@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 09 · The DualKV kernel
 #
-# *Lab of chapter 09, 15 minutes. No GPU is needed: this lab counts, and reads what was measured on one ([docs/results](../docs/results.md)).* Two key ranges for each tile of rows; the traffic with and without a shared prompt; and the ladder from 0.2 to 700 TFLOP/s.
+# *Lab of [chapter 09](../tutorials/09_the_dualkv_kernel.md), 15 minutes. No GPU is needed: this lab counts, and reads what was measured on one ([docs/results](../docs/results.md)).* Two key ranges for each tile of rows; the traffic with and without a shared prompt; and the ladder from 0.2 to 700 TFLOP/s.
 
 # %%
 predict("key ranges that a tile of rows of response b needs", 2)
-predict("P = 16384, 28 x 2048: times less keys and values stored", 7.0)
-predict("and times less of them loaded", 4.2)
+predict("P = 8192, 32 x 1024: times fewer keys and values stored", 7.2)
+predict("and times fewer of them loaded, by tiles of 128 rows", 4.3)
 
 # %% [markdown]
 # ## Your turn: two key ranges
@@ -56,82 +56,70 @@ show(figure, "for each tile of rows the keys it loads: the blue prompt, then a g
 # %% [markdown]
 # ## Traffic with and without sharing
 #
-# Stored: K and V of every row. Loaded: for each tile of 128 rows and each of its key tiles, 128 keys and values, for H = 32 heads. D = 128, bf16.
+# Stored: K and V of every row. Loaded: each tile of 128 rows loads the keys and values of its ranges, for each of H = 32 heads. D = 128, bf16.
 
 # %%
-P, N, R, H, Hkv, D = 16384, 28, 2048, 32, 8, 128
+P, N, R, H, Hkv, D = 8192, 32, 1024, 32, 8, 128
 packed = dk.group(P, [R] * N)
 ordinary = packed.replicate()[0]
 
 
 def loaded_gb(layout):
-    tiles = layout.tile_counts(128, 128)
-    return (tiles["full"] + tiles["partial"]) * 128 * 2 * D * 2 * H / 1e9
+    keys = sum(end - begin for i in range(0, layout.rows, 128) for begin, end in layout.key_ranges(i, min(i + 128, layout.rows)))
+    return keys * H * 2 * D * 2 / 1e9
 
 
 stored = [layout.rows * Hkv * 2 * D * 2 / 1e9 for layout in (packed, ordinary)]
 loaded = [loaded_gb(layout) for layout in (packed, ordinary)]
-reveal("key ranges that a tile of rows of response b needs", len(packed.key_ranges(P + 3 * R + 128, P + 3 * R + 256)), "the prompt, and its own response up to itself.")
-reveal("P = 16384, 28 x 2048: times less keys and values stored", stored[1] / stored[0], "rho: %.2f GB instead of %.2f GB a layer." % tuple(stored), 3)
-reveal("and times less of them loaded", loaded[1] / loaded[0], "A: %.0f GB instead of %.0f GB a layer, most of it from the L2 cache." % tuple(loaded), 3)
+reveal("key ranges that a tile of rows of response b needs", len(packed.key_ranges(P + R, P + R + 128)), "the prompt, and its own response up to itself.")
+reveal("P = 8192, 32 x 1024: times fewer keys and values stored", stored[1] / stored[0], "rho: %.2f GB instead of %.2f GB a layer." % tuple(stored), 3)
+reveal("and times fewer of them loaded, by tiles of 128 rows", loaded[1] / loaded[0], "A = %.2f and a little for the diagonal: %.1f GB instead of %.0f GB a layer, most of it from the L2 cache." % (
+    dk.saving(packed)["pair_ratio"], *loaded), 3)
 
 # %% [markdown]
-# That is why sharing helps twice: fewer loads, and a working set that fits better into the cache. Does time follow? Every committed GPU run in which a kernel was timed on both layouts:
+# That is why sharing helps twice: fewer loads, and a working set that fits better into the cache. Does time follow? The committed runs in which one kernel was timed on both layouts:
 
 # %%
-timed = {}
-for r in gpu_records():
-    if r["replicated_ms"] and r["direction"] == "forward":
+order = ["naive", "warp", "shared", "mma", "pipeline", "wgmma", "hopper"]
+ladder = {r["kernel"]: r for r in gpu_runs("forward", order)}
+rows, origin = table("packed_and_replicated")
+timed = {(r["direction"] + " " + r["kernel"], r["N, P, R"]): (float(r["A"]), float(r["ratio"])) for r in rows if r["ratio"] not in ("", "-")}
+for name, r in ladder.items():
+    if r["replicated_ms"]:
         n, p, length = r["shape"]
-        timed[r["kernel"], r["shape"], r["d"]] = (dk.saving(dk.group(p, [length] * n))["pair_ratio"], r["replicated_ms"] / r["ms"], r["kernel"])
-try:
-    for r in results("gpu_final.json")["packed_and_replicated"]:
-        if r["direction"] == "fwd":
-            timed[r["kernel"], (r["N"], r["P"], r["R"]), 128] = (r["A"], r["replicated_ms"] / r["packed_ms"], r["kernel"])
-except (KeyError, FileNotFoundError):
-    pass
-figure, ax = axes(5.6, 3.8)
-top = 1.15 * max(max(a, b) for a, b, _ in timed.values())
+        timed["forward " + name, "%d, %d, %d" % r["shape"]] = (dk.saving(dk.group(p, [length] * n))["pair_ratio"], r["replicated_ms"] / r["ms"])
+figure, ax = axes(5.8, 3.9)
+top = 1.15 * max(max(point) for point in timed.values())
 ax.plot([1, top], [1, top], color=GHOST)
-for n, kernel in enumerate(dict.fromkeys(k for _, _, k in timed.values())):
-    points = [(a, b) for a, b, k in timed.values() if k == kernel]
-    ax.plot(*zip(*points), marker="os^Dvp*"[n % 7], linestyle="none", color=COOL[n % 6], label=kernel)
-ax.set(xlabel="A, predicted from pairs", ylabel="replicated ms / packed ms, measured", title="forward, same kernel on both layouts, %s" % gpu_records()[0]["device"])
+for n, kernel in enumerate(dict.fromkeys(k for k, _ in timed)):
+    ax.plot(*zip(*[point for (k, _), point in timed.items() if k == kernel]), marker="os^Dvp*h"[n % 8], linestyle="none", color=COOL[n % 6], label=kernel)
+ax.set(xlabel="A, predicted from pairs", ylabel="replicated ms / packed ms, measured", title="the same kernel on both layouts")
 ax.legend(fontsize=8)
 show(figure, "measured ratios lie near the diagonal, most of them a little above A")
-print("\n".join("%-9s A = %.2f, measured %.2f" % (k, a, b) for a, b, k in sorted(timed.values())))
+print("\n".join("%-17s %-16s A = %.2f, measured %.2f" % (*key, *timed[key]) for key in sorted(timed, key=lambda key: (key[0], timed[key]))))
+print(origin)
 
 # %% [markdown]
 # ## The ladder
 #
-# Useful TFLOP/s = 4 D H pairs / time, of the packed layout. Each rung on the largest shape that it was measured on, bf16 and D = 128 unless its name says otherwise; the dashed line is a large matrix product on the same card.
+# Useful TFLOP/s = 4 D H pairs / time, of the packed layout. Each rung on the largest shape that it was measured on, bf16 and D = 128 unless its name says otherwise; the dashed line is a large matrix product on such a card.
 
 # %%
-order = ["naive", "warp", "shared", "mma", "pipeline", "wgmma", "hopper"]
-best = {}
-for r in gpu_records():
-    if r["direction"] == "forward" and r["kernel"] in order:
-        n, p, length = r["shape"]
-        rank = (r["dtype"] == "bf16" and r["d"] == 128, r["d"], dk.group(p, [length] * n).pairs)  # bf16 and D = 128 where there is one
-        if r["kernel"] not in best or rank > best[r["kernel"]][0]:
-            best[r["kernel"]] = (rank, r)
 product = results("gpu_final.json").get("cublas_8192_bf16_tflops")
-rungs = [name for name in order if name in best]
+usual = lambda r: (r["dtype"], r["d"]) == ("bf16", 128)
 figure, ax = axes(6.8, 3.5)
-rate = [best[name][1]["tflops"] for name in rungs]
-names = [name if best[name][0][0] else "%s\n%s, %d" % (name, best[name][1]["dtype"], best[name][1]["d"]) for name in rungs]
-ax.bar(names, rate, color=[COOL[0] if name in ("naive", "warp", "shared") else COOL[1] if name in ("mma", "pipeline") else COOL[2] for name in rungs])
-for n, y in enumerate(rate):
-    ax.text(n, y * 0.85, "%.3g" % y, ha="center", va="top", fontsize=9, color="white", weight="bold") if y > 1 else ax.text(n, y * 1.1, "%.2g" % y, ha="center", fontsize=9)
+names = [name if usual(r) else "%s\n%s, %d" % (name, r["dtype"], r["d"]) for name, r in ladder.items()]
+ax.bar(names, [r["tflops"] for r in ladder.values()], color=[COOL[0] if name in ("naive", "warp", "shared") else COOL[1] if name in ("mma", "pipeline") else COOL[2] for name in ladder])
+for n, r in enumerate(ladder.values()):
+    high = r["tflops"] > 1
+    ax.text(n, r["tflops"] * (0.85 if high else 1.1), "%.3g" % r["tflops"], ha="center", va="top" if high else "bottom", fontsize=9, color="white" if high else INK)
 if product:
     ax.axhline(product, color=INK, linestyle="--", linewidth=1)
     ax.text(-0.4, product * 1.1, "matrix product, %.0f" % product, fontsize=8)
-ax.set(yscale="log", ylim=(0.1, 2500), ylabel="useful TFLOP/s", title="forward rungs, %s" % gpu_records()[0]["device"])
+ax.set(yscale="log", ylim=(0.1, 2500), ylabel="useful TFLOP/s", title="forward rungs, %s" % next(iter(ladder.values()))["device"])
 show(figure, "the rungs on a logarithmic axis, from naive to hopper; blue f32 arithmetic, orange tensor cores, green Hopper's copy and product engines")
-for name in rungs:
-    r = best[name][1]
-    n, p, length = r["shape"]
-    print("%-9s P=%d, %d x %d, %s, D=%d: %.2f ms, %.3g TFLOP/s%s" % (name, p, n, length, r["dtype"], r["d"], r["ms"], r["tflops"], ", %.0f %% of the product" % (100 * r["tflops"] / product) if product else ""))
+for name, r in ladder.items():
+    print("%-9s N, P, R = %-16s %s, D = %-3d %8.2f ms, %5.3g TFLOP/s   (%s)" % (name, "%d, %d, %d" % r["shape"], r["dtype"], r["d"], r["ms"], r["tflops"], r["file"].split("/")[-1]))
 
 # %% [markdown]
 # Three jumps. From `naive` to `shared` bytes are saved (lab 08). With `mma` the tensor cores do the products. From there on nothing is computed faster; waiting is removed: copies run during products (`pipeline`), a copy engine fills whole tiles (`wgmma`), and one group of warps is in its softmax while another multiplies (`hopper`).

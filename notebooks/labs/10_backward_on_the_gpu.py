@@ -1,12 +1,47 @@
 # %% [markdown]
 # # 10 · Backward on the GPU
 #
-# *Lab of chapter 10, 15 minutes. No GPU is needed: this lab plays what thousands of threads do to one sum, and reads what was measured on a card ([docs/results](../docs/results.md)).* Many tiles add to one gradient: how, in what order, and what does a fixed order cost?
+# *Lab of [chapter 10](../tutorials/10_backward_on_the_gpu.md), 15 minutes. No GPU is needed: this lab plays what thousands of threads do to one sum, and reads what was measured on a card ([docs/results](../docs/results.md)).* Many tiles add to one gradient: how, in what order, and what does a fixed order cost?
 
 # %%
-predict("different sums of the same 64 f32 numbers in 500 random orders (1, some, or 500)", "some")
-predict("additions to one dq of row 16384, from key tiles of 128", 129)
-predict("extra time of a fixed order, Hopper backward, in percent", 7)
+predict("parts of dq of row 6 of the seven tokens, from key tiles of two", 4)
+predict("0, 4, -80, 96 added from the last to the first in a format of 4 bits; the exact sum is 20", 20)
+predict("extra time of equal bits, largest problem, in percent", 7)
+
+# %% [markdown]
+# ## Four parts of one gradient
+#
+# A block of threads keeps a tile of keys and hands out its part of dq to every row that sees it. Chapter 07 has $dq_6 = 20 \ln 2$; in units of $\ln 2$ the parts come to 0, 4, -80 and 96. Let the running sum be kept in a format of 4 significant bits.
+
+# %%
+group = seven()
+k, p, v, o, dout = np.log([1, 1, 2, 4, 8, 4, 8.0]), np.array([1, 1, 2, 0, 0, 4, 8]) / 16, np.array([8, 0, 4, 16, 2, -8, 6.0]), 2.0, 16.0
+share = p * dout * (v - o) * k / np.log(2)  # what each key gives to dq of row 6
+four = [float(share[j:j + 2].sum().round(9)) for j in range(0, 7, 2)]
+print("parts of dq of row 6:", four)
+
+
+def four_bits(x):
+    """The nearest number of 4 significant bits, ties to the even one."""
+    if x == 0:
+        return 0.0
+    unit = 2.0 ** (np.floor(np.log2(abs(x))) - 3)
+    return float(np.round(x / unit) * unit)
+
+
+def add_in_four_bits(parts):
+    total, seen = 0.0, []
+    for part in parts:
+        total = four_bits(total + part)
+        seen.append(total)
+    return total, seen
+
+
+for name, order in (("first to last", four), ("last to first", four[::-1])):
+    print("%s: %g, running sums %s" % (name, *add_in_four_bits(order)))
+visible = sum(group.mask()[6, j:j + 2].any() for j in range(0, 7, 2))
+reveal("parts of dq of row 6 of the seven tokens, from key tiles of two", int(visible), "row 6 sees a key of every tile.")
+reveal("0, 4, -80, 96 added from the last to the first in a format of 4 bits; the exact sum is 20", add_in_four_bits(four[::-1])[0], "from the first to the last it is 16: 4 - 80 = -76 becomes -80.")
 
 # %% [markdown]
 # ## A race
@@ -47,8 +82,10 @@ sums = {float(add_up(parts[rng.permutation(64)])) for _ in range(500)}
 exact = float(parts.astype(np.float64).sum())
 print("%d different results, the worst %.1e from the exact sum, %.4f" % (len(sums), max(abs(s - exact) for s in sums), exact))
 assert max(abs(s - exact) for s in sums) < 1e-5
-reveal("different sums of the same 64 f32 numbers in 500 random orders (1, some, or 500)", "some" if 1 < len(sums) < 500 else str(len(sums)),
-       "each is right to rounding, but which one you get changes from run to run.")
+assert 1 < len(sums) < 500
+
+# %% [markdown]
+# Each is right to rounding, but which one you get changes from run to run.
 
 # %% [markdown]
 # ## Your turn: the same bits, whoever comes first
@@ -82,7 +119,6 @@ check("the result is the sum", float(results_of_orders[0]), exact, tolerance=1e-
 layout = dk.group(16384, [2048] * 28)
 tiles_seen = lambda i: sum(-(-end // 128) - begin // 128 for begin, end in layout.key_ranges(int(i), int(i) + 1))
 seen = [tiles_seen(i) for i in (0, 16383, 16384, layout.rows - 1)]
-reveal("additions to one dq of row 16384, from key tiles of 128", seen[2], "row 16384 is the first of the first response: 128 prompt tiles and its own.")
 print("tiles seen by row 0, by the last prompt row, by the first and the last response row:", seen)
 figure, ax = axes(6.6, 2.6)
 rows = np.arange(0, layout.rows, 128)
@@ -105,31 +141,30 @@ for name, order in registered:
                               "DKV_ON_REQUEST": "on request: atomics, or each addition waits for its turn"}[order]))
 
 # %% [markdown]
-# One owner for each output costs arithmetic instead: dq by rows and dk, dv by columns means that scores and their gradients are computed twice, seven products where five would do. Waiting for a turn costs time only when somebody really waits. Measured, the default beside the ordered mode:
+# Twenty runs of one call on each kernel, compared bit by bit; and what the turns cost, the default beside the ordered mode of the fastest kernel:
 
 # %%
-pairs_of = {}
-for r in gpu_records():
-    if r["direction"] == "backward" and r["kernel"].startswith("hopper") and r["d"] == 128 and r["dtype"] == "bf16":
-        mode = "ordered" if "deterministic" in r["kernel"] else "default" if r["kernel"] == "hopper" else None
-        if mode:
-            pairs_of.setdefault(r["shape"], {})[mode] = r["ms"]
-both = {shape: ms for shape, ms in pairs_of.items() if len(ms) == 2}
-extra = {shape: 100 * (ms["ordered"] / ms["default"] - 1) for shape, ms in both.items()}
-large = max(both, key=lambda s: dk.group(s[1], [s[2]] * s[0]).pairs)
-reveal("extra time of a fixed order, Hopper backward, in percent", extra[large], "for %d responses of %d to a prompt of %d; small problems pay more." % (large[0], large[2], large[1]), 2)
+for row in table("equal_bits")[0]:
+    print("%-9s %-17s %s runs with other bits" % (row["direction"], row["kernel"], row["runs with other bits"]))
+print(table("equal_bits")[1])
+
+# %%
+rows, origin = table("determinism")
+price = [float(r["price of equal bits"].split()[0]) for r in rows]
+reveal("extra time of equal bits, largest problem, in percent", int(rows[-1]["price of equal bits"].split()[0]), "N, P, R = %s: %s ms as they come, %s ms in turns." % (
+    rows[-1]["N, P, R"], rows[-1]["as they come, ms"], rows[-1]["in turns, ms"]))
 figure, ax = axes(6.6, 3.0)
-names = ["%d, %d, %d" % s for s in both]
-at = np.arange(len(both))
-rate = lambda shape, mode: 10 * 128 * 32 * dk.group(shape[1], [shape[2]] * shape[0]).pairs / both[shape][mode] / 1e9
-ax.bar(at - 0.2, [rate(s, "default") for s in both], 0.4, color=COOL[0], label="default (atomics)")
-ax.bar(at + 0.2, [rate(s, "ordered") for s in both], 0.4, color=COOL[1], hatch="//", edgecolor="white", label="ordered: same bits every run")
-for n, s in enumerate(both):
-    ax.text(n, rate(s, "default") + 10, "%+.0f %% ms" % extra[s], ha="center", fontsize=8)
-ax.set(xticks=at, xticklabels=names, xlabel="N, P, R", ylabel="useful TFLOP/s", ylim=(0, 800), title="Hopper backward, bf16, D = 128, H = 32/8, %s" % next(r["device"] for r in gpu_records()))
-ax.tick_params(axis="x", labelsize=8)
-ax.legend(fontsize=8, loc="upper left", ncol=2)
-show(figure, "useful TFLOP/s of the default and the ordered mode side by side for each measured shape; the ordered one takes a few percent longer")
+ax.barh(range(len(rows)), price, color=COOL[0])
+for n, r in enumerate(rows):
+    ax.text(max(price[n], 0) + 0.3, n, "%s   (%s to %s ms)" % (r["price of equal bits"], r["as they come, ms"], r["in turns, ms"]), va="center", fontsize=8)
+ax.set(yticks=range(len(rows)), yticklabels=[r["N, P, R"] for r in rows], xlabel="extra time, %", xlim=(0, 1.5 * max(price)), title="price of equal bits, Hopper backward, bf16, D = 128")
+ax.tick_params(labelsize=8)
+ax.invert_yaxis()
+show(figure, "bars of the extra time of the ordered mode by shape: highest where tiles are few or uneven")
+print(origin)
+
+# %% [markdown]
+# The other way, one owner for each output (rungs 1 and 2), waits for nobody and costs arithmetic instead: dq by rows and dk, dv by keys means that scores and their gradients are computed twice, seven products where five would do.
 
 # %% [wrong] ordered | the bits still depend on who came first
 # return add_up(value for tile, value in arrivals)
