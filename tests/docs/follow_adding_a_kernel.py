@@ -31,7 +31,8 @@ def expect(what, command, code, sentence):
 def main():
     built = os.path.abspath(sys.argv[1])
     scratch = tempfile.mkdtemp()
-    files = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "Makefile", "common", "cpu", "tools", "tests/cases"], cwd=ROOT, text=True).split("\n")
+    files = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "Makefile", "common", "cpu", "gpu", "tools",
+                                     "tests/cases"], cwd=ROOT, text=True).split("\n")
     for part in ("common", "cpu", "tools"):
         shutil.copytree(os.path.join(built, part), os.path.join(scratch, "build", part))
     shutil.copy2(os.path.join(built, ".flags-c"), os.path.join(scratch, "build"))
@@ -41,8 +42,9 @@ def main():
             continue
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         shutil.copy2(source, copy)
-        if file.endswith(".c") and "kernels.def" in open(source).read():  # the objects' own notes name another folder
-            os.remove(os.path.join(scratch, "build", file[:-1] + "o"))
+        built_object = os.path.join(scratch, "build", file[:-1] + "o")
+        if file.endswith(".c") and os.path.exists(built_object) and "kernels.def" in open(source).read():
+            os.remove(built_object)  # what make noted about it names another folder
     os.chdir(scratch)
     try:
         source, line = "cpu/attention/online_fwd.c", "DKV_KERNEL(cpu, fwd, tiled,"
@@ -61,6 +63,9 @@ def main():
                                            "--lengths", "20,7,0,9", "--head-dim", "16", "--dtype", "BF16"], 0, "")
             expect("is judged too", check[:2] + ["own.safetensors"] + check[2:], 0, "(?m)^5 passed, 0 failed$")
             expect("cases", check[:2] + cases + check[2:], 0, "(?m)^15 passed, 0 failed$")
+        if shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"):
+            subprocess.run(["sh", "-c", block("sh")], check=True)
+            expect("the copy of the first GPU rung compiles", ["make", "BUILD=build", "build/gpu/attention/fwd_1_mine.cu.o"], 0, "nvcc")
         planted = code.replace("alpha * o[d]", "o[d]")
         assert planted != code
         open(source, "w").write(planted)
