@@ -4,6 +4,7 @@
 #   make all        builds what this machine   make MARCH=x86-64-v3   for other processors than this one
 #                   can build                  make CC=clang      another compiler
 #                                              make JOBS=1        one compiler at a time
+#                                              make V=1           whole commands instead of a word and a file
 #
 # Objects depend on a stamp that holds the flags they were compiled with, so a changed flag or compiler, or another
 # processor behind MARCH=native, rebuilds what it must and nothing else.
@@ -77,7 +78,7 @@ AGAIN = +@$(MAKE) --no-print-directory
 help:
 	@echo "DualKV reference: attention that computes a shared prompt once.  Targets:"; echo
 	@sed -n 's/^#: /  /p' $(firstword $(MAKEFILE_LIST)); echo
-	@echo "Variables: BUILD=$(BUILD) CC=$(CC) MARCH=$(MARCH) JOBS=$(JOBS)"
+	@echo "Variables: BUILD=$(BUILD) CC=$(CC) MARCH=$(MARCH) JOBS=$(JOBS); V=1 shows whole commands"
 	@echo "nvcc: $(or $(NVCC),none, so the GPU backend is left out)"
 
 #: demo          installs what is missing, builds, shows the idea on this machine (under a minute)
@@ -218,20 +219,28 @@ $(BUILD)/.commit: FORCE
 $(BUILD)/tools/version.o: $(BUILD)/.commit
 $(BUILD)/tools/version.o: CPPFLAGS += -DDKV_COMMIT='"$(shell cat $(BUILD)/.commit)"'
 
+Q = $(if $(V),,@)
+SAY = @$(if $(V),:,echo)
 $(C_OBJ): $(BUILD)/%.o: %.c $(BUILD)/.flags-c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
+	$(SAY) "cc   $<"
+	$(Q)$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
 $(BUILD)/libdualkv.so: $(LIB_OBJ)
-	$(CC) $(CFLAGS) -shared -fopenmp -Wl,-soname,libdualkv.so -o $@ $^ $(LIBS)
+	$(SAY) "link $@"
+	$(Q)$(CC) $(CFLAGS) -shared -fopenmp -Wl,-soname,libdualkv.so -o $@ $^ $(LIBS)
 $(BUILD)/dualkv: $(TOOL_OBJ) $(BUILD)/libdualkv.so
-	$(CC) $(CFLAGS) -fopenmp -o $@ $(TOOL_OBJ) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN'
+	$(SAY) "link $@"
+	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $(TOOL_OBJ) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN'
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libdualkv.so
-	$(CC) $(CFLAGS) -fopenmp -o $@ $< $(SUPPORT_OBJ) -L$(BUILD) -ldualkv $(LIBS) -lcriterion -Wl,-rpath,'$$ORIGIN/..'
+	$(SAY) "link $@"
+	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $< $(SUPPORT_OBJ) -L$(BUILD) -ldualkv $(LIBS) -lcriterion -Wl,-rpath,'$$ORIGIN/..'
 $(HELPERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libdualkv.so
-	$(CC) $(CFLAGS) -fopenmp -o $@ $(filter %.o,$^) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN/..'
+	$(SAY) "link $@"
+	$(Q)$(CC) $(CFLAGS) -fopenmp -o $@ $(filter %.o,$^) -L$(BUILD) -ldualkv $(LIBS) -Wl,-rpath,'$$ORIGIN/..'
 $(BUILD)/tests/tool_assumptions: $(call objects,tests/support/assumptions.c tests/support/decoder.c)
 $(FUZZERS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB_OBJ)
-	$(CC) $(CFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(LIBS)
+	$(SAY) "link $@"
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(LIBS)
 
 $(GPU_OBJ): $(BUILD)/%.cu.o: %.cu $(BUILD)/.flags-gpu
 	@mkdir -p $(@D)
