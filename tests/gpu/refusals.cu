@@ -82,7 +82,8 @@ static void unsupported(const dkv_backend *gpu, const char *name, dkv_dtype dtyp
 
 static void on_the_card(const dkv_backend *gpu) {
   void *memory = nullptr;
-  refused("too little memory", gpu->allocate(&memory, (size_t)1 << 42), DKV_ERR_NOMEM, "4096.00 GiB wanted", "are free");
+  refused("too little memory", gpu->allocate(&memory, (size_t)1 << 42), DKV_ERR_NOMEM, "4096.00 GiB wanted",
+          "are free");
   accepted("the device still works", gpu->synchronize());
   unsupported(gpu, "mma", DKV_BF16, 32, "mma", "D=32");
   unsupported(gpu, "hopper", DKV_BF16, 96, "hopper", "D=96");
