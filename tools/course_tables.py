@@ -12,6 +12,8 @@ import re
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BANDWIDTH, FP32 = 4e12, 60e12  # the machine with round numbers of chapter 08
 LADDER = "gpu_bench.json"  # every rung in one run
+# rung: rows that share a load, rows of K and V that a loaded key costs (three passes over K and one over V; one of each)
+ROWS_OF_KERNEL = {"naive": (1, 4), "warp": (1, 2), "shared": (64, 2)}
 NONE = ["No such measurement is committed yet."]
 
 
@@ -54,13 +56,11 @@ def chosen(records, direction, kernels):
 
 def first_rungs(tables):
     """Rungs 1 to 3: the bytes that their rows load, what a round machine would need for them, and the measured time."""
-    # rows of K and V that a visible pair (or a tile's key) costs: three passes over K and one over V; one of each
-    rows_of_kernel = {"naive": (1, 4), "warp": (1, 2), "shared": (64, 2)}
     lines = ["| rung | rows that share a load | k and v loaded, GB | ms at 4 TB/s | ms at 60 TFLOP/s | measured ms "
              "| measured / larger of the two | useful TFLOP/s |", "|---|---|---|---|---|---|---|---|"]
-    runs = list(chosen(tables.gpu_records(), "forward", rows_of_kernel))
+    runs = list(chosen(tables.gpu_records(), "forward", ROWS_OF_KERNEL))
     for r in runs:
-        tile, rows = rows_of_kernel[r["kernel"]]
+        tile, rows = ROWS_OF_KERNEL[r["kernel"]]
         loaded = keys_loaded(r["shape"], tile) * rows * r["heads"] * r["d"] * 2
         flops = 4 * r["d"] * tables.pairs(r["shape"]) * r["heads"]
         copying, computing = 1e3 * loaded / BANDWIDTH, 1e3 * flops / FP32

@@ -1,5 +1,6 @@
 """Kernels: who holds what, who does what when, and how fast each rung was measured to be."""
 
+import course_tables
 import make_tables
 from figures.svg import Axis, Drawing
 
@@ -172,7 +173,7 @@ def bars(f, top, title, rows, most, unit, logarithmic=False):
 def rung_records():
     """(direction, kernel, TFLOP/s, device and day) of each rung.
 
-    From the run of the whole ladder, or else from the last measurement of that rung alone: bf16, D = 128, largest shape.
+    From the run of the whole ladder, or else the last measurement of that rung alone: bf16, D = 128, largest shape.
     """
     alone = [r for r in make_tables.gpu_records() if r["dtype"] == "bf16" and r["d"] == 128]
     for direction, kernel, _, run in make_tables.ladder_runs():
@@ -261,10 +262,49 @@ def peers():
     return f
 
 
+def roofline():
+    """The first three rungs against the machine with round numbers of chapter 08, which counts their bytes."""
+    memory_rate, arithmetic = course_tables.BANDWIDTH * 1e-12, course_tables.FP32 * 1e-12
+    points = []
+    for r in course_tables.chosen(make_tables.gpu_records(), "forward", course_tables.ROWS_OF_KERNEL):
+        tile, rows = course_tables.ROWS_OF_KERNEL[r["kernel"]]
+        flops = 4 * r["d"] * make_tables.pairs(r["shape"])
+        intensity = flops / (course_tables.keys_loaded(r["shape"], tile) * rows * r["d"] * 2)
+        copies = r["tflops"] * r["ms"] / r["replicated_ms"] if r["replicated_ms"] else None
+        points.append((r["kernel"], intensity, r["tflops"], copies))
+    said = ", ".join(f"{name} at {x:.3g} operations a byte {make_tables.number(y)} TFLOP/s" for name, x, y, _ in points)
+    f = Drawing(
+        352,
+        "Roofline of the first rungs",
+        f"Useful TFLOP/s over operations for each loaded byte, both axes logarithmic. A roof rises with {memory_rate:g} TB/s and"
+        f" is flat at {arithmetic:g} TFLOP/s. Measured: {said}. Grey: the same kernels on the replicated batch.",
+    )
+    x, y = Axis(0.25, 256, 54, 456, True), Axis(0.05, 100, 286, 40, True)
+    f.text(14, 22, "useful TFLOP/s", "b")
+    f.text(456, 326, "operations for each loaded byte", "b", "end")
+    for mark in (0.1, 1, 10, 100):
+        f.line([(54, y(mark)), (456, y(mark))], "thin")
+        f.text(48, y(mark) + 4.5, f"{mark:g}", "soft", "end")
+    for mark in (0.25, 1, 4, 16, 64, 256):
+        f.text(x(mark), 304, f"{mark:g}", "soft", "middle")
+    f.line([(x(0.25), y(0.25 * memory_rate)), (x(arithmetic / memory_rate), y(arithmetic)), (456, y(arithmetic))], "l")
+    f.text(x(1.7), y(10), f"{memory_rate:g} TB/s", "soft", "end")
+    f.text(456, y(arithmetic) - 8, f"{arithmetic:g} TFLOP/s", "soft", "end")
+    for name, at, rate, copies in points:
+        f.line([(x(at), y(rate)), (x(at), y(min(at * memory_rate, arithmetic)))], "thin dash")
+        if copies:
+            f.rect(x(at) - 6, y(copies) - 6, 12, 12, "ghost", 6)
+        f.rect(x(at) - 6, y(rate) - 6, 12, 12, "p", 6)
+        f.text(x(at) + 11, y(rate) + 4.5, f"{name} {make_tables.number(rate)}")
+    f.text(14, 344, "blue: packed; grey: the prompt in every copy, counted alike", "soft", size=12)
+    return f
+
+
 FIGURES = {
     "memory": memory,
     "forward_roles": forward_roles,
     "backward_roles": backward_roles,
     "ladder": ladder,
     "peers": peers,
+    "roofline": roofline,
 }
