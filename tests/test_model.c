@@ -171,31 +171,35 @@ Test(model, exactly_the_rows_that_predict_go_through_the_head) {
   dkv_model_free(&model);
 }
 
-/* In the last layer only rows that predict are computed. With a pair of weight 0 added for every row, all of them are:
- * the same values and gradients, but for the order in which a taller product adds. */
+/* In the last layer only rows that predict are computed, unless the whole layer is asked for or, with a pair of weight
+ * 0 added for every row, all of them predict: the same values and gradients, but for the order in which a taller
+ * product adds. */
 Test(model, rows_that_do_not_predict_are_spared_in_the_last_layer_alone) {
   const int32_t length[] = {9, 1, 0, 4};
-  const dkv_model_options options[] = {{.threads = 2}, {.threads = 2, .recompute = true}};
-  for (int way = 0; way < 4; ++way) {
+  for (int way = 0; way < 8; ++way) {
+    const dkv_model_options options = {.threads = 2, .recompute = way / 2 % 2 == 1};
     struct tiny group, all;
     dkv_model model;
-    tiny_model(&model, way % 2 == 0, 18, &options[way / 2]);
+    tiny_model(&model, way % 2 == 0, 18, &options);
     tiny_group(&group, 33, 4, length, 18);
     tiny_group(&all, 33, 4, length, 18);
     int32_t rows = all.layout.rows, own = all.pair_count, count = own + rows;
     all.pairs = realloc(all.pairs, (size_t)count * sizeof *all.pairs);
     float **part[] = {&all.dlogprob, &all.dentropy, &all.logprob, &all.entropy};
     for (int i = 0; i < 4; ++i) *part[i] = realloc(*part[i], (size_t)count * sizeof(float));
-    for (int32_t r = 0; r < rows; ++r) {
+    if (way >= 4) count = own;
+    for (int32_t r = 0; r < count - own; ++r) {
       all.pairs[own + r] = (dkv_prediction){.source = r, .target = rows - 1 - r};
       all.dlogprob[own + r] = all.dentropy[own + r] = 0.0f;
     }
     all.pair_count = all.batch.pair_count = count;
     all.batch.pairs = all.pairs;
+    model.options.whole_last_layer = way >= 4;
     tiny_gradient(&all, &model);
+    model.options.whole_last_layer = false;
     float *want = copy_of(model.grads.data, model.grads.count);
     tiny_gradient(&group, &model);
-    cr_assert(group.pass.source_count < rows / 2 && all.pass.source_count == rows);
+    cr_assert(group.pass.source_count < rows / 2 && all.pass.plan.last_active == rows);
     cr_assert(group.pass.plan.last_bytes < all.pass.plan.last_bytes);
     cr_assert(group.pass.plan.total_bytes < all.pass.plan.total_bytes);
     expect_close("logprob", 18, group.logprob, all.logprob, 1, own, BOUND);

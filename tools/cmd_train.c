@@ -17,7 +17,7 @@ static const char about[] =
     "Ctrl-C saves and says how to resume (exit code 130).  With --compare both layouts run from the same start, and\n"
     "DIR/curves.svg shows accuracy by step and by second.  Exit code 1 when --self-check finds a difference.\n";
 
-enum { FLAGS = 48 };
+enum { FLAGS = 56 };
 
 /** The table of flags. */
 static void list_flags(struct dkv_flag out[FLAGS], struct dkv_train_flags *f) {
@@ -44,6 +44,8 @@ static void list_flags(struct dkv_flag out[FLAGS], struct dkv_train_flags *f) {
        1000000},
       {"held-out", DKV_FLAG_INT, &f->held_out, "K", "held-out prompts (128)", 1, 100000},
       {"exact", DKV_FLAG_SWITCH, &f->exact, NULL, "update in double: slow, both layouts equal step by step", 0, 0},
+      {"whole-last-layer", DKV_FLAG_SWITCH, &f->whole, NULL, "compute the last layer at rows that predict nothing, too",
+       0, 0},
       {"recompute", DKV_FLAG_SWITCH, &f->recompute, NULL, "keep only each layer's input: less memory, more time", 0, 0},
       {"progress", DKV_FLAG_SWITCH, &f->progress, NULL, "show progress even when stderr is no terminal", 0, 0},
       {NULL, DKV_FLAG_TITLE, NULL, NULL, "Samples", 0, 0},
@@ -72,6 +74,7 @@ static void list_flags(struct dkv_flag out[FLAGS], struct dkv_train_flags *f) {
       {"noise", DKV_FLAG_REAL, &f->noise, "X", "mean number of mistakes in a demonstration (the task's)", 0, 20},
       {"no-warmup", DKV_FLAG_SWITCH, &f->no_warmup, NULL, "start from fresh weights", 0, 0},
       {0}};
+  _Static_assert(sizeof list <= FLAGS * sizeof *list, "FLAGS is too small");
   memcpy(out, list, sizeof list);
 }
 
@@ -151,7 +154,8 @@ static void remember(struct dkv_training *s, int argc, char *const *argv) {
 }
 
 static dkv_status open_model(struct dkv_training *s) {
-  dkv_model_options options = {.threads = (int32_t)s->flags->threads, .recompute = s->flags->recompute};
+  dkv_model_options options = {
+      .threads = (int32_t)s->flags->threads, .recompute = s->flags->recompute, .whole_last_layer = s->flags->whole};
   if (s->flags->checkpoint != NULL) return dkv_model_load(&s->model, s->flags->checkpoint, &options);
   dkv_model_config shape = dkv_train_model(s->task);
   return dkv_model_create(&s->model, &shape, (uint64_t)s->flags->seed, &options);

@@ -38,7 +38,7 @@ struct dkv_train_flags {
   int64_t groups, responses, groups_per_batch, epochs, max_length, tries, overlong;
   double lr, temperature, clip_low, clip_high, dual_clip, kl, entropy;
   double warmup_lr, noise, tolerance;
-  bool resume, self_check, compare, no_warmup, mask_truncated, recompute, progress, exact;
+  bool resume, self_check, compare, no_warmup, mask_truncated, recompute, progress, exact, whole;
 };
 
 /** A run in progress. */

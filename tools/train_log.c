@@ -75,6 +75,7 @@ void dkv_log_run(const struct dkv_training *s) {
   cJSON_AddNumberToObject(o, "learning_rate", c->schedule.peak);
   cJSON_AddNumberToObject(o, "kl", c->loss.kl_weight);
   cJSON_AddBoolToObject(o, "exact", c->exact);
+  cJSON_AddBoolToObject(o, "whole_last_layer", s->flags->whole);
   cJSON_AddStringToObject(o, "dead", s->flags->dead);
   cJSON_AddNumberToObject(o, "prompt", s->task->max_prompt);
   cJSON_AddNumberToObject(o, "parameters", (double)dkv_params_elements(&s->model.params));

@@ -144,8 +144,10 @@ dkv_status dkv_model_backward(dkv_model *model, dkv_pass *pass, const float *dlo
   b.kv_width = c->kv_heads * c->head_dim;
   b.epsilon = (float)c->norm_epsilon;
 
-  float *dx = dkv_pass_few(pass, c->layers - 1) ? b.p.few_dx : b.p.dx;
+  float *dx = pass->plan.sources < b.rows ? b.p.few_dx : b.p.dx;
   DKV_TRY(head_backward(&b, dlogprob, dentropy, dx));
+  if (dkv_pass_gathers(pass)) DKV_TRY(dkv_layer_spread(model, pass, b.p.dx, dx, c->width));
+  if (dkv_pass_gathers(pass)) dx = b.p.dx;
   for (int32_t l = c->layers - 1; l >= 0; --l) {
     dkv_layer_tensors tensors = dkv_plan_layer(&pass->plan, c, pass->arena, l);
     const float *x = dkv_plan_input(&pass->plan, pass->arena, l);

@@ -103,14 +103,10 @@ static dkv_status prefill_layers(dkv_decoder *d) {
 static dkv_status prefill_logits(dkv_decoder *d, float *logits) {
   const dkv_model *model = d->model;
   const dkv_model_config *c = &model->config;
-  dkv_pass *pass = &d->pass;
-  dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
-  dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
-  dkv_where where = dkv_pass_where(model, &p);
-  int32_t rows = pass->source_count;
-  DKV_TRY(model->layers->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, rows, c->width,
-                                     (float)c->norm_epsilon));
-  return model->layers->linear_fwd(&where, logits, false, t.h, model->params.lm_head, rows, c->width, c->vocabulary);
+  dkv_where where = {.threads = model->options.threads};
+  DKV_TRY(dkv_head_norm(model, &d->pass));
+  return model->layers->linear_fwd(&where, logits, false, dkv_plan_head(&d->pass.plan, c, d->pass.arena).h,
+                                   model->params.lm_head, d->pass.source_count, c->width, c->vocabulary);
 }
 
 /** Runs the prompts as a layout of roots whose last rows predict. */

@@ -104,18 +104,28 @@ dkv_status dkv_layer_forward(const dkv_model *model, const dkv_pass *pass, int32
   return f->residual(&where, x_next, t->x_mid, x_next, (int64_t)active * c->width);
 }
 
+dkv_status dkv_head_norm(const dkv_model *model, const dkv_pass *pass) {
+  const dkv_model_config *c = &model->config;
+  dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
+  dkv_where where = {.threads = model->options.threads};
+  int32_t rows = pass->source_count;
+  if (dkv_pass_gathers(pass))
+    DKV_TRY(model->layers->gather_rows(&where, t.x, dkv_plan_input(&pass->plan, pass->arena, c->layers),
+                                       pass->source_row, rows, c->width));
+  return model->layers->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, rows, c->width,
+                                    (float)c->norm_epsilon);
+}
+
 /** Final norm and LM head over the rows that predict. */
 static dkv_status head_forward(const dkv_model *model, dkv_pass *pass, float *logprob, float *entropy) {
   const dkv_model_config *c = &model->config;
-  const dkv_layers *f = model->layers;
   dkv_head_tensors t = dkv_plan_head(&pass->plan, c, pass->arena);
   dkv_passing_tensors p = dkv_plan_passing(&pass->plan, c, pass->arena);
   dkv_where where = dkv_pass_where(model, &p);
   dkv_scored scored = dkv_pass_scored(pass);
-  DKV_TRY(f->rmsnorm_fwd(&where, t.h, t.rstd, t.x, model->params.final_norm, scored.rows, c->width,
-                         (float)c->norm_epsilon));
-  return f->lm_logprob_fwd(&where, logprob, entropy, t.lse, t.chunk, &scored, t.h, model->params.lm_head, c->width,
-                           c->vocabulary);
+  DKV_TRY(dkv_head_norm(model, pass));
+  return model->layers->lm_logprob_fwd(&where, logprob, entropy, t.lse, t.chunk, &scored, t.h, model->params.lm_head,
+                                       c->width, c->vocabulary);
 }
 
 dkv_status dkv_model_forward(const dkv_model *model, dkv_pass *pass, float *logprob, float *entropy) {

@@ -34,11 +34,12 @@ DKV_BEGIN_C
 
 /** How to run a model. Zeroed means: CPU, default kernels, all threads, keep all activations. */
 typedef struct dkv_model_options {
-  const char *backend;  /**< "cpu" (NULL = "cpu"); others are refused while only the CPU has layers */
-  const char *forward;  /**< attention kernel by name, NULL = default */
-  const char *backward; /**< attention kernel by name, NULL = default */
-  int32_t threads;      /**< OpenMP threads; 0 = what OpenMP gives */
-  bool recompute;       /**< keep only each layer's input; run the layer's forward again in the backward pass */
+  const char *backend;   /**< "cpu" (NULL = "cpu"); others are refused while only the CPU has layers */
+  const char *forward;   /**< attention kernel by name, NULL = default */
+  const char *backward;  /**< attention kernel by name, NULL = default */
+  int32_t threads;       /**< OpenMP threads; 0 = what OpenMP gives */
+  bool recompute;        /**< keep only each layer's input; run the layer's forward again in the backward pass */
+  bool whole_last_layer; /**< compute the last layer at all rows, though only those that predict are read */
 } dkv_model_options;
 
 /** A model: configuration, parameters, gradients, and where it runs. */

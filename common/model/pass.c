@@ -127,7 +127,7 @@ static dkv_status choose_kernels(dkv_pass *pass, const dkv_model *model, const d
 static dkv_status make_plan(dkv_plan *out, const dkv_pass *pass, const dkv_model *model, int32_t rows, int32_t sources,
                             bool forward_only) {
   dkv_keep keep = forward_only ? DKV_KEEP_NOTHING : model->options.recompute ? DKV_KEEP_INPUTS : DKV_KEEP_ALL;
-  return dkv_plan_make(out, &model->config, rows, sources, keep,
+  return dkv_plan_make(out, &model->config, rows, sources, model->options.whole_last_layer, keep,
                        model->layers->lm_chunk(sources, model->config.vocabulary),
                        pass->attention_fwd.workspace_bytes + pass->attention_bwd.workspace_bytes);
 }

@@ -98,8 +98,8 @@ static size_t head_offset(const dkv_plan *p) { return layers_offset(p) + p->laye
 static size_t passing_offset(const dkv_plan *p) { return head_offset(p) + p->head_bytes; }
 static size_t workspace_offset(const dkv_plan *p) { return passing_offset(p) + p->passing_bytes; }
 
-dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, dkv_keep keep,
-                         size_t chunk, size_t workspace) {
+dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, bool whole,
+                         dkv_keep keep, size_t chunk, size_t workspace) {
   DKV_REQUIRE(out != NULL && config != NULL, DKV_ERR_NULL, "dkv_plan_make: out and config must not be NULL");
   DKV_REQUIRE(rows >= 0 && sources >= 0 && sources <= rows, DKV_ERR_RANGE,
               "dkv_plan_make: %d rows of which %d predict; it must be 0 <= predicting rows <= rows", rows, sources);
@@ -108,13 +108,15 @@ dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t 
   out->sources = sources;
   out->keep = keep;
   out->layers = config->layers;
-  out->input_copies = keep == DKV_KEEP_NOTHING && config->layers > 2 ? 2 : config->layers;
+  out->last_active = whole ? rows : sources;
+  out->input_copies = config->layers + (out->last_active > sources);
+  if (keep == DKV_KEEP_NOTHING && out->input_copies > 2) out->input_copies = 2;
   out->layer_copies = keep == DKV_KEEP_ALL ? config->layers : 1;
   walk inputs = {0}, layer = {0}, last = {0}, head = {0}, passing = {0};
   dkv_layer_tensors unused = {0};
   take(&inputs, rows, config->width);
   layer_tensors(&layer, config, rows, rows);
-  layer_tensors(&last, config, rows, sources);
+  layer_tensors(&last, config, rows, out->last_active);
   head_tensors(&head, config, out, chunk);
   passing_tensors(&passing, config, out, &unused);
   out->input_bytes = inputs.used;

@@ -7,7 +7,8 @@
  *
  * T is the number of rows, U that of the rows that predict.  Nothing reads the last layer's output at any other row, so
  * the last layer has A = U active rows: keys and values of all T rows, queries and everything above them of U.  Every
- * other layer has A = T.  The last layer writes its output straight to the head's x.
+ * other layer has A = T.  The last layer writes its output straight to the head's x.  (On request it has A = T too, and
+ * the head's x is gathered from x_L: what most programs do, to compare with.)
  *
  * A layer keeps what a matrix product or the attention kernel made: q and k before their norm, v, o, lse, x_mid, gate,
  * up.  What is cheap to make again (the norms, rotated q and k, silu(gate) up) is made again in the backward pass and
@@ -83,7 +84,8 @@ typedef struct dkv_plan {
   int32_t sources;        /**< U rows that go through the LM head */
   dkv_keep keep;          /**< what is kept */
   int32_t layers;         /**< L */
-  int32_t input_copies;   /**< L, or 2 at most */
+  int32_t last_active;    /**< A of the last layer: U, or T when all its rows were asked for */
+  int32_t input_copies;   /**< L, or 2 at most; one more when x_L has all rows */
   int32_t layer_copies;   /**< L, or 1 */
   size_t input_bytes;     /**< one x_l */
   size_t layer_bytes;     /**< the kept tensors of one layer with A = T, besides x_l */
@@ -101,27 +103,27 @@ typedef struct dkv_plan {
  * @param[in]  config    the model
  * @param[in]  rows      T >= 0
  * @param[in]  sources   distinct rows that predict, 0 to T
+ * @param[in]  whole     compute the last layer at all rows
  * @param[in]  keep      what the forward leaves
  * @param[in]  chunk     floats of a chunk of logits (dkv_layers.lm_chunk)
  * @param[in]  workspace bytes of the attention kernels' workspaces
  * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE
  */
-dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, dkv_keep keep,
-                         size_t chunk, size_t workspace);
+dkv_status dkv_plan_make(dkv_plan *out, const dkv_model_config *config, int32_t rows, int32_t sources, bool whole,
+                         dkv_keep keep, size_t chunk, size_t workspace);
 
 /**
- * Input of layer l.
+ * Input of layer l; l = L: the last layer's output, when it has all rows.
  * @param[in] plan  plan
  * @param[in] arena its memory
- * @param[in] l     0 to L - 1
+ * @param[in] l     0 to L
  * @return [T][C]
  */
 float *dkv_plan_input(const dkv_plan *plan, char *arena, int32_t l);
 
-/** A: the active rows of layer l. @param[in] plan plan. @param[in] l layer. @return U in the last layer, otherwise T.
- */
+/** A: the active rows of layer l. @param[in] plan plan. @param[in] l layer. @return last_active or T. */
 static inline int32_t dkv_plan_active(const dkv_plan *plan, int32_t l) {
-  return l == plan->layers - 1 ? plan->sources : plan->rows;
+  return l == plan->layers - 1 ? plan->last_active : plan->rows;
 }
 
 /**

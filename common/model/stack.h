@@ -80,12 +80,23 @@ static inline bool dkv_pass_few(const dkv_pass *pass, int32_t l) {
   return dkv_plan_active(&pass->plan, l) < pass->plan.rows;
 }
 
+/** Is x_L computed at more rows than predict? @param[in] pass a pass. @return whether the head must gather its rows. */
+static inline bool dkv_pass_gathers(const dkv_pass *pass) { return pass->plan.last_active > pass->plan.sources; }
+
 /** Where layer l writes its output: the next layer's input, or the head's x. @param[in] pass a pass. @param[in] c the
  * model. @param[in] l layer. @return [A][C] */
 static inline float *dkv_pass_output(const dkv_pass *pass, const dkv_model_config *c, int32_t l) {
-  return l + 1 < c->layers ? dkv_plan_input(&pass->plan, pass->arena, l + 1)
-                           : dkv_plan_head(&pass->plan, c, pass->arena).x;
+  if (l + 1 == c->layers && !dkv_pass_gathers(pass)) return dkv_plan_head(&pass->plan, c, pass->arena).x;
+  return dkv_plan_input(&pass->plan, pass->arena, l + 1);
 }
+
+/**
+ * The head's x and its final norm, h.
+ * @param[in] model the model
+ * @param[in] pass  after the layers' forward
+ * @return DKV_OK or what a kernel said
+ */
+dkv_status dkv_head_norm(const dkv_model *model, const dkv_pass *pass);
 
 /** Threads and scratch of a pass. @param[in] model model. @param[in] passing its tensors. @return where layers run. */
 static inline dkv_where dkv_pass_where(const dkv_model *model, const dkv_passing_tensors *passing) {
