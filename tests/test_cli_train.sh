@@ -24,6 +24,9 @@ expect 2 'packed or replicated' train --task sort --layout padded
 expect 2 'keep, drop or resample' train --task sort --dead bury
 expect 2 'group of one has nothing to compare' train --task sort --responses 1 --no-warmup --steps 1
 expect 2 'it goes from 1' train --task sort --groups 0
+# refused at once, not after the warm-up
+expect 2 'group of one' train --task sort --responses 1 --output late
+[ ! -e late ]; verdict $? "a run that cannot be began"
 expect 2 'finite number' train --task sort --lr nan
 expect 2 'compare needs --output' train --task sort --compare
 expect 2 'compare cannot be resumed' train --task sort --compare --output x --resume
@@ -79,6 +82,12 @@ expect 0 'Saved in broken' $long --output broken --resume
 cmp -s straight/model.safetensors broken/model.safetensors; verdict $? "a continued run differs from an uninterrupted one"
 lines broken/metrics.jsonl step 60
 lines broken/metrics.jsonl warmup 2
+
+# --- nothing to learn from: said, and no number is made up -------------------------------------------------------------
+expect 0 'Nothing was learnt: in none of 2 steps' train $small --no-warmup --steps 2 --evaluate-every 0
+expect 0 ' -   +2 of  2 +- ' train $small --checkpoint "$warm" --max-length 3 --mask-truncated --dead keep --steps 2 --json masked.jsonl
+expect 0 'longer --max-length' train $small --checkpoint "$warm" --max-length 1 --steps 2 --json short.jsonl
+if grep -Eqi 'nan|inf' masked.jsonl short.jsonl; then verdict 1 "metrics hold a number that is not finite"; else verdict 0; fi
 
 # --- self-check, both layouts, all methods ----------------------------------------------------------------------------
 expect 0 'gradients of 25 tensors equal' train $small --checkpoint "$warm" --steps 1 --self-check --repeats 2 --json check.jsonl

@@ -56,11 +56,12 @@ struct dkv_training {
   dkv_evaluation before, last; /**< held-out accuracy at the start and latest */
   double first_update_seconds; /**< sum over this run's steps */
   int64_t rows, replicated_rows;
-  dkv_train_stats *kept;    /**< [steps] every step's numbers, or NULL: not kept */
-  int64_t checked;          /**< steps computed both ways by --check-every */
-  double worst_loss;        /**< largest difference of their losses */
-  double worst_gradient;    /**< largest relative difference of a tensor's gradient */
-  char worst_parameter[72]; /**< which tensor */
+  int64_t steps_here, updates; /**< steps of this process, and those that changed the weights */
+  dkv_train_stats *kept;       /**< [steps] every step's numbers, or NULL: not kept */
+  int64_t checked;             /**< steps computed both ways by --check-every */
+  double worst_loss;           /**< largest difference of their losses */
+  double worst_gradient;       /**< largest relative difference of a tensor's gradient */
+  char worst_parameter[72];    /**< which tensor */
 };
 
 /* --- train_session.c */

@@ -126,8 +126,11 @@ static bool report(void *user, const dkv_train_stats *stats) {
   s->replicated_rows += stats->replicated_rows;
   if (s->kept != NULL) s->kept[stats->step] = *stats;
   dkv_log_step(s, stats);
-  dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s", (long long)done, (long long)total,
-                    stats->reward, stats->accuracy, stats->tokens_per_second);
+  s->updates += stats->updated;
+  s->steps_here += 1;
+  double left = (stats->rollout_seconds + stats->update_seconds) * (double)(total - done);
+  dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s, about %.0f s to go", (long long)done,
+                    (long long)total, stats->reward, stats->accuracy, stats->tokens_per_second, left);
   if (asks) s->status = evaluate(s, done, &result);
   if (s->status == DKV_OK && asks && keeps_state(s)) s->status = save_state(s);
   if (s->status == DKV_OK && (asks || done % 10 == 0 || done == 1)) {
@@ -149,6 +152,8 @@ dkv_status dkv_training_learn(struct dkv_training *s) {
   dkv_status status = DKV_OK;
   if (s->flags->resume && exists(s, "train.state"))
     status = dkv_trainer_load(&trainer, dkv_training_path(s, "train.state", path));
+  if (status == DKV_OK && trainer.step > 0)
+    printf("Continuing after step %lld of %lld\n\n", (long long)trainer.step, (long long)total);
   if (status == DKV_OK && s->flags->self_check) status = dkv_training_self_check(s);
   if (status == DKV_OK && s->flags->check_every > 0 && trainer.step < total) status = dkv_training_check_step(s);
   if (status == DKV_OK && trainer.step == 0 && s->flags->evaluate_every > 0) {
@@ -177,6 +182,12 @@ static dkv_status finish(struct dkv_training *s) {
   if (s->flags->evaluate_every > 0 && learnt)
     printf("\nHeld out, after: sampled accuracy %.3f, greedy %.3f, at least one of four right %.3f\n\n",
            s->last.sampled, s->last.greedy, s->last.pass);
+  if (s->steps_here > 0 && s->updates == 0)
+    printf("\nNothing was learnt: in none of %lld steps had any group both right and wrong answers%s.\nStart from a "
+           "model that sometimes succeeds, or take more --responses%s.\n",
+           (long long)s->steps_here, s->config.mask_truncated ? " that were not cut off" : "",
+           s->config.max_length < s->task->max_response ? ", or a longer --max-length" : "");
+  if (learnt) printf("%s", s->flags->evaluate_every > 0 && s->updates > 0 ? "" : "\n");
   if (learnt) DKV_TRY(dkv_show_samples(&s->model, s->task, "Samples after", 3, s->flags->temperature, false, 1));
   if (s->flags->output == NULL) return DKV_OK;
   DKV_TRY(dkv_model_save(&s->model, s->directory, DKV_F32));
@@ -185,6 +196,7 @@ static dkv_status finish(struct dkv_training *s) {
 }
 
 dkv_status dkv_training_prepare(struct dkv_training *s) {
+  DKV_TRY(dkv_train_config_check(&s->config, &s->model));
   bool holds = exists(s, "train.state") || exists(s, "warmup.state");
   DKV_REQUIRE(!s->flags->resume || holds, DKV_ERR_IO, "dualkv train: %s holds no run that could be resumed",
               s->directory);

@@ -109,13 +109,17 @@ void dkv_show_heading(void) {
 }
 
 void dkv_show_step(const dkv_train_stats *x, const dkv_evaluation *held_out) {
-  char sampled[16] = "", greedy[16] = "";
+  char sampled[16] = "", greedy[16] = "", entropy[16] = "-", mismatch[16] = "-";
   if (held_out != NULL) {
     snprintf(sampled, sizeof sampled, "%.3f", held_out->sampled);
     snprintf(greedy, sizeof greedy, "%.3f", held_out->greedy);
   }
-  printf("  %4lld  %6.3f  %8.3f  %17s  %6s  %7.3f  %6d of %2d   %7.1e  %5.3f s  %8.0f\n", (long long)x->step + 1,
-         x->reward, x->accuracy, sampled, greedy, x->entropy, x->dead_groups, x->sampled_groups, x->mismatch_max,
-         x->update_seconds, x->tokens_per_second);
+  if (x->tokens > 0) { /* otherwise no log-probability was computed, and 0 would look like one */
+    snprintf(entropy, sizeof entropy, "%.3f", x->entropy);
+    snprintf(mismatch, sizeof mismatch, "%.1e", x->mismatch_max);
+  }
+  printf("  %4lld  %6.3f  %8.3f  %17s  %6s  %7s  %6d of %2d   %7s  %5.3f s  %8.0f\n", (long long)x->step + 1, x->reward,
+         x->accuracy, sampled, greedy, entropy, x->dead_groups, x->sampled_groups, mismatch, x->update_seconds,
+         x->tokens_per_second);
   fflush(stdout);
 }

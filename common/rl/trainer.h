@@ -118,6 +118,14 @@ dkv_status dkv_train_defaults(dkv_train_config *out, const dkv_task *task, const
 dkv_model_config dkv_train_model(const dkv_task *task);
 
 /**
+ * Checks a configuration, so that a program can refuse it before a long warm-up.
+ * @param[in] config the run
+ * @param[in] model  what would learn: its vocabulary and positions are looked at
+ * @return DKV_OK; DKV_ERR_NULL; DKV_ERR_RANGE, DKV_ERR_SHAPE as dkv_trainer_open
+ */
+dkv_status dkv_train_config_check(const dkv_train_config *config, const dkv_model *model);
+
+/**
  * Opens a run. With loss.kl_weight > 0 the reference is a copy of the model as it is now.
  * @param[out] out    overwritten; zeroed on failure
  * @param[in]  model  what learns; must outlive the trainer

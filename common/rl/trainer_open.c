@@ -56,7 +56,8 @@ static dkv_status check_number(const char *name, int64_t value, int64_t low, int
   return DKV_OK;
 }
 
-static dkv_status check_config(const dkv_train_config *c, const dkv_model *model) {
+dkv_status dkv_train_config_check(const dkv_train_config *c, const dkv_model *model) {
+  DKV_REQUIRE(c && model, DKV_ERR_NULL, "dkv_train_config_check: an argument is NULL");
   DKV_REQUIRE(c->task != NULL, DKV_ERR_NULL, "dkv_trainer_open: the task is NULL");
   DKV_TRY(check_number("groups", c->groups, 1, 1 << 16));
   DKV_REQUIRE(c->responses != 1, DKV_ERR_RANGE,
@@ -100,7 +101,7 @@ dkv_status dkv_trainer_open(dkv_trainer *out, dkv_model *model, const dkv_train_
   DKV_REQUIRE(out != NULL, DKV_ERR_NULL, "dkv_trainer_open: out is NULL");
   memset(out, 0, sizeof *out);
   DKV_REQUIRE(model && config, DKV_ERR_NULL, "dkv_trainer_open: an argument is NULL");
-  DKV_TRY(check_config(config, model));
+  DKV_TRY(dkv_train_config_check(config, model));
   out->config = *config;
   out->model = model;
   int32_t new_capacity = config->max_length > 1 ? config->max_length - 1 : 1;
