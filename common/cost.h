@@ -4,7 +4,7 @@
  * exactly for any layout.
  *
  *     rho = N (P+R) / (P + N R)                          tokens: everything that is done per row
- *     A   = N (P+R)^2 / (P^2 + N R (2P + R))             attention pairs (continuous form); A <= rho, equal at N = 1
+ *     A   = N (P+R)^2 / (P^2 + N R (2P + R))             attention pairs (continuous form); A <= rho for one prompt
  *
  * Read before: layout.h.
  */
