@@ -10,7 +10,7 @@
 # the same form.  Judges exit 0 when the answer is right, 1 with a sentence when it is not.
 #
 # Where the compiler has them, exercises run under the address and undefined-behaviour sanitizers: an index out of range is then a line
-# number, not a crash or a wrong number somewhere else.
+# number, not a crash or a wrong number somewhere else.  EXERCISES names another folder of answers, LIMIT other seconds for one (20).
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=${1:?usage: run_exercises.sh BUILD [CH=NN]}
@@ -36,7 +36,7 @@ digest() {
     /ERROR: AddressSanitizer/ { report = 1; kind = $3; next }
     !report { print; next }
     /^(READ|WRITE) of size/ && !what { what = ($1 == "READ" ? "reads " : "writes ") $4 " bytes outside its array" }
-    /^ *#[0-9]/ && !at && (i = index($0, file ":")) { at = substr($0, i); sub(/[ )].*/, "", at) }
+    /^ *#[0-9]/ && !at && (i = index($0, file ":")) { at = file ":" int(substr($0, i + length(file) + 1)) }
     END {
       if (!report) exit
       if (kind == "SEGV") what = "follows a pointer that leads nowhere"
@@ -69,7 +69,8 @@ expect() {
 
 if [ $# -ge 2 ]; then
   found=0
-  for file in tutorials/exercises/ch"$chapter"_*.c tutorials/exercises/ch0"$chapter"_*.c; do
+  answers=${EXERCISES:-tutorials/exercises} limit=${LIMIT:-20}
+  for file in "$answers"/ch"$chapter"_*.c "$answers"/ch0"$chapter"_*.c; do
     [ -e "$file" ] || continue
     found=1
     name=$(basename "$file" .c)
@@ -81,10 +82,10 @@ if [ $# -ge 2 ]; then
       continue
     fi
     cat "$out/compile.log"
-    { timeout 20 "$out/run_$name" 2>"$out/stderr.log"; } 2>/dev/null
+    { timeout "$limit" "$out/run_$name" 2>"$out/stderr.log"; } 2>/dev/null
     rc=$?
     digest "$file"
-    if [ $rc -eq 124 ]; then echo "stopped after 20 s: does every loop of yours end?"
+    if [ $rc -eq 124 ]; then echo "stopped after $limit s: does every loop of yours end?"
     elif [ $rc -ge 128 ]; then echo "stopped by signal $((rc - 128)): an index or a pointer is out of range, as a rule"; fi
     if [ $rc -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   done

@@ -177,7 +177,7 @@ static void show_where_it_pays(void) {
 }
 
 static void show_next(void) {
-  heading("Next");
+  heading("Next (dualkv is build/dualkv, or put build/ on your PATH)");
   printf("  dualkv layout --prompt 3 --responses 2 --response-length 2   draw other groups and trees\n"
          "  dualkv cost --prompt 8192 --responses 32 --response-length 1024   what a real model saves\n"
          "  dualkv check   every law on every kernel here      dualkv --help   all commands\n");
