@@ -1,8 +1,9 @@
 """dualkv_abi: the library's structs and functions as ctypes sees them; dualkv.py is what to import.
 
-Each struct repeats one of common/*.h or cpu/attention/counted.h, field by field, under its name without dkv_.  test_dualkv.py
-holds them to numbers that a wrong field would change.
+Each struct repeats one of common/*.h or cpu/attention/counted.h, field by field, under its name without dkv_.
+test_dualkv.py holds them to numbers that a wrong field would change.
 """
+
 import ctypes as C
 import os
 
@@ -11,7 +12,9 @@ _PATH = os.environ.get("DUALKV_LIBRARY", os.path.join(_HERE, "..", "build", "lib
 try:
     lib = C.CDLL(_PATH)
 except OSError as error:
-    raise ImportError("the library is not at %s; run `make lib` in the project's root or set DUALKV_LIBRARY (%s)" % (_PATH, error))
+    raise ImportError(
+        "the library is not at %s; run `make lib` in the project's root or set DUALKV_LIBRARY (%s)" % (_PATH, error)
+    )
 libc = C.CDLL(None)
 libc.free.argtypes = [C.c_void_p]
 
@@ -20,8 +23,18 @@ I32P = C.POINTER(C.c_int32)
 
 
 class Layout(C.Structure):
-    _fields_ = [("segments", C.c_int32), ("rows", C.c_int32), ("depth", C.c_int32), ("parent", I32P), ("start", I32P),
-                ("subtree_end", I32P), ("base", I32P), ("segment", I32P), ("end", I32P), ("position", I32P)]
+    _fields_ = [
+        ("segments", C.c_int32),
+        ("rows", C.c_int32),
+        ("depth", C.c_int32),
+        ("parent", I32P),
+        ("start", I32P),
+        ("subtree_end", I32P),
+        ("base", I32P),
+        ("segment", I32P),
+        ("end", I32P),
+        ("position", I32P),
+    ]
 
 
 class Range(C.Structure):
@@ -41,9 +54,19 @@ class Results(C.Structure):
 
 
 class Problem(C.Structure):
-    _fields_ = [("layout", Layout), ("heads", C.c_int32), ("kv_heads", C.c_int32), ("head_dim", C.c_int32), ("scale", C.c_double),
-                ("dtype", C.c_int), ("q", C.c_void_p), ("k", C.c_void_p), ("v", C.c_void_p), ("dout", C.c_void_p),
-                ("answer", Results)]
+    _fields_ = [
+        ("layout", Layout),
+        ("heads", C.c_int32),
+        ("kv_heads", C.c_int32),
+        ("head_dim", C.c_int32),
+        ("scale", C.c_double),
+        ("dtype", C.c_int),
+        ("q", C.c_void_p),
+        ("k", C.c_void_p),
+        ("v", C.c_void_p),
+        ("dout", C.c_void_p),
+        ("answer", Results),
+    ]
 
 
 class Options(C.Structure):
@@ -51,16 +74,26 @@ class Options(C.Structure):
 
 
 class ModelShape(C.Structure):
-    _fields_ = [(n, C.c_int32) for n in ("layers", "width", "mlp_width", "vocabulary", "heads", "kv_heads", "head_dim", "element_bytes")]
+    _fields_ = [
+        (n, C.c_int32)
+        for n in ("layers", "width", "mlp_width", "vocabulary", "heads", "kv_heads", "head_dim", "element_bytes")
+    ]
 
 
 class Cost(C.Structure):
-    _fields_ = [(n, C.c_int64) for n in ("rows", "pairs", "predictions")] + \
-               [(n, C.c_double) for n in ("linear_flops", "pair_flops", "head_flops", "attention_bytes", "activation_bytes")]
+    _fields_ = [(n, C.c_int64) for n in ("rows", "pairs", "predictions")] + [
+        (n, C.c_double) for n in ("linear_flops", "pair_flops", "head_flops", "attention_bytes", "activation_bytes")
+    ]
 
 
 class Saving(C.Structure):
-    _fields_ = [("packed", Cost), ("replicated", Cost), ("rho", C.c_double), ("pair_ratio", C.c_double), ("step_ratio", C.c_double)]
+    _fields_ = [
+        ("packed", Cost),
+        ("replicated", Cost),
+        ("rho", C.c_double),
+        ("pair_ratio", C.c_double),
+        ("step_ratio", C.c_double),
+    ]
 
 
 class AdvantageConfig(C.Structure):
@@ -68,20 +101,33 @@ class AdvantageConfig(C.Structure):
 
 
 class Attention(C.Structure):
-    _fields_ = [("layout", C.POINTER(Layout)), ("heads", C.c_int32), ("kv_heads", C.c_int32), ("head_dim", C.c_int32),
-                ("scale", C.c_double), ("dtype", C.c_int), ("deterministic", C.c_bool), ("threads", C.c_int32)] + \
-               [(n, C.c_void_p) for n in ("stream", "q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv", "workspace")] + \
-               [("workspace_bytes", C.c_size_t)]
+    _fields_ = (
+        [
+            ("layout", C.POINTER(Layout)),
+            ("heads", C.c_int32),
+            ("kv_heads", C.c_int32),
+            ("head_dim", C.c_int32),
+            ("scale", C.c_double),
+            ("dtype", C.c_int),
+            ("deterministic", C.c_bool),
+            ("threads", C.c_int32),
+        ]
+        + [(n, C.c_void_p) for n in ("stream", "q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv", "workspace")]
+        + [("workspace_bytes", C.c_size_t)]
+    )
 
 
 class Counted(C.Structure):
-    _fields_ = [(n, C.c_int64) for n in ("query_tiles", "key_loads", "full_panels", "masked_panels", "useful_pairs", "issued_pairs")] + \
-               [(n, C.c_double) for n in ("useful_flops", "issued_flops", "query_bytes", "key_bytes", "sum_bytes")]
+    _fields_ = [
+        (n, C.c_int64)
+        for n in ("query_tiles", "key_loads", "full_panels", "masked_panels", "useful_pairs", "issued_pairs")
+    ] + [(n, C.c_double) for n in ("useful_flops", "issued_flops", "query_bytes", "key_bytes", "sum_bytes")]
 
 
 class PolicyConfig(C.Structure):
-    _fields_ = [("surrogate", C.c_int), ("aggregation", C.c_int)] + \
-               [(n, C.c_double) for n in ("clip_low", "clip_high", "dual_clip", "kl_weight", "entropy_weight", "max_length")]
+    _fields_ = [("surrogate", C.c_int), ("aggregation", C.c_int)] + [
+        (n, C.c_double) for n in ("clip_low", "clip_high", "dual_clip", "kl_weight", "entropy_weight", "max_length")
+    ]
 
 
 class Normaliser(C.Structure):
@@ -89,19 +135,23 @@ class Normaliser(C.Structure):
 
 
 class PolicyBatch(C.Structure):
-    _fields_ = [("responses", C.c_int32)] + [(n, C.c_void_p) for n in
-                ("begin", "advantage", "active", "logprob", "old", "reference", "entropy")]
+    _fields_ = [("responses", C.c_int32)] + [
+        (n, C.c_void_p) for n in ("begin", "advantage", "active", "logprob", "old", "reference", "entropy")
+    ]
 
 
 class PolicyStats(C.Structure):
-    _fields_ = [(n, C.c_double) for n in ("loss", "policy", "kl", "entropy", "ratio", "max_log_ratio")] + \
-               [(n, C.c_int64) for n in ("clipped_low", "clipped_high", "clipped_dual", "tokens")]
+    _fields_ = [(n, C.c_double) for n in ("loss", "policy", "kl", "entropy", "ratio", "max_log_ratio")] + [
+        (n, C.c_int64) for n in ("clipped_low", "clipped_high", "clipped_dual", "tokens")
+    ]
 
 
 class Layers(C.Structure):
     """The head of the table dkv_layers (common/layers.h), up to what is called from here."""
-    _fields_ = [("name", C.c_char_p)] + [(n, C.c_void_p) for n in
-                ("embedding_fwd", "embedding_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "rope", "rope_table")]
+
+    _fields_ = [("name", C.c_char_p)] + [
+        (n, C.c_void_p) for n in ("embedding_fwd", "embedding_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "rope", "rope_table")
+    ]
 
 
 class Where(C.Structure):
@@ -138,6 +188,7 @@ saving = declare("dkv_cost_saving", C.c_int, P(Saving), P(Layout), P(ModelShape)
 advantages = declare("dkv_advantages", C.c_int, C.c_void_p, C.c_void_p, C.c_int32, P(AdvantageConfig))
 count_tiled = declare("dkv_count_tiled", C.c_int, P(Counted), C.c_void_p, P(Attention), C.c_int)
 policy_preset = declare("dkv_policy_preset", C.c_int, P(PolicyConfig), C.c_char_p)
-policy_loss = declare("dkv_policy_loss", C.c_int, P(PolicyStats), C.c_void_p, C.c_void_p, P(PolicyBatch), P(PolicyConfig),
-                        P(Normaliser))
+policy_loss = declare(
+    "dkv_policy_loss", C.c_int, P(PolicyStats), C.c_void_p, C.c_void_p, P(PolicyBatch), P(PolicyConfig), P(Normaliser)
+)
 layers_find = declare("dkv_layers_find", C.c_int, P(P(Layers)), C.c_char_p)

@@ -1,4 +1,4 @@
-"""lab: what every lab uses besides dualkv.py: predict, reveal, check, fill_in, show, and drawings in one grammar of colours.
+"""lab: what every lab uses besides dualkv.py: predict, reveal, check, fill_in, show, and drawings of one grammar.
 
     predict("rows of both layouts", 8800)       records your guess; None goes on without one
     reveal("rows of both layouts", 8800, why)   your guess beside the result, and the reason
@@ -6,9 +6,10 @@
     fill_in("return the rows")                  stands where your code belongs, and raises FillIn
     show(figure, "what is to be seen")          the picture, with its text for readers who cannot see it
 
-Colours: the prompt is blue, each response has a warm colour of its own, what is hidden is white, repeated work is grey.  They
-stay apart for colour-blind readers, and letters or hatching repeat what they say.
+Colours: the prompt is blue, each response has a warm colour of its own, what is hidden is white, repeated work is
+grey.  They stay apart for colour-blind readers, and letters or hatching repeat what they say.
 """
+
 import io
 import json
 import os
@@ -28,11 +29,46 @@ PROMPT, GHOST, HIDDEN, INK = "#0072B2", "#BBBBBB", "#FFFFFF", "#222222"
 RESPONSES = ("#E69F00", "#D55E00", "#CC79A7", "#F0E442")
 COOL = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
-__all__ = ["np", "plt", "dk", "predict", "reveal", "check", "fill_in", "show", "draw_mask", "draw_tiles", "draw_batches", "axes",
-           "letters", "colours", "seven", "results", "training", "measurements", "gpu_runs", "table", "PROMPT", "GHOST", "INK", "RESPONSES", "COOL"]
+__all__ = [
+    "np",
+    "plt",
+    "dk",
+    "predict",
+    "reveal",
+    "check",
+    "fill_in",
+    "show",
+    "draw_mask",
+    "draw_tiles",
+    "draw_batches",
+    "axes",
+    "letters",
+    "colours",
+    "seven",
+    "results",
+    "training",
+    "measurements",
+    "gpu_runs",
+    "table",
+    "PROMPT",
+    "GHOST",
+    "INK",
+    "RESPONSES",
+    "COOL",
+]
 
-plt.rcParams.update({"font.size": 10, "axes.titlesize": 11, "axes.spines.top": False, "axes.spines.right": False,
-                     "figure.facecolor": "white", "legend.frameon": False, "hatch.linewidth": 0.6, "savefig.dpi": 96})
+plt.rcParams.update(
+    {
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.facecolor": "white",
+        "legend.frameon": False,
+        "hatch.linewidth": 0.6,
+        "savefig.dpi": 96,
+    }
+)
 
 
 class Stop(Exception):
@@ -50,7 +86,7 @@ class Wrong(Stop):
     """An answer that is not right, and what may be wrong with it."""
 
 
-# --- predict, run, reveal, check --------------------------------------------------------------------------------------------
+# --- predict, run, reveal, check ------------------------------------------------------------------------------------
 
 _guesses = {}
 
@@ -77,7 +113,7 @@ def fill_in(what):
 
 
 def _far(got, want, tolerance):
-    """Where two arrays of one shape differ by more than tolerance times the size of the wanted numbers; NaN always does."""
+    """Where two arrays of one shape differ by more than tolerance times the size of the wanted numbers; NaN does."""
     if want.dtype.kind not in "fiub" or got.dtype.kind not in "fiub":
         return got != want
     size = max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0))
@@ -91,8 +127,8 @@ def _close(got, want, tolerance):
 
 
 def check(what, got, want, tolerance=1e-9, mistakes=()):
-    """Compares an answer with the right one.  Mistakes are pairs (wrong answer, or a function that recognises one; what it is)
-    that deserve a sentence of their own."""
+    """Compares an answer with the right one.  Mistakes are pairs (wrong answer, or a function that recognises one; what
+    it is) that deserve a sentence of their own."""
     if got is None:
         raise Wrong("%s: nothing came back; does the function return its result?" % what)
     if isinstance(got, (list, tuple)) and not isinstance(want, (list, tuple)):
@@ -109,10 +145,13 @@ def check(what, got, want, tolerance=1e-9, mistakes=()):
     if a.ndim == 0:
         raise Wrong("%s: %s is not it" % (what, got))
     bad = tuple(np.argwhere(_far(a, b, tolerance))[0])
-    raise Wrong("%s: the first difference is at [%s]: %s, wanted is %s" % (what, ", ".join(map(str, bad)), a[bad], b[bad]))
+    raise Wrong(
+        "%s: the first difference is at [%s]: %s, wanted is %s" % (what, ", ".join(map(str, bad)), a[bad], b[bad])
+    )
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------------------------
+
 
 def show(figure, text):
     """Shows a figure as a small PNG with `text` as its alternative and below it."""
@@ -123,12 +162,16 @@ def show(figure, text):
     try:
         from IPython import get_ipython
         from IPython.display import display
+
         running = get_ipython() is not None
     except ImportError:
         running = False
     if running:
-        display({"image/png": _small(raw.getvalue()), "text/plain": "[picture: %s]" % text}, raw=True,
-                metadata={"image/png": {"alt": text}})
+        display(
+            {"image/png": _small(raw.getvalue()), "text/plain": "[picture: %s]" % text},
+            raw=True,
+            metadata={"image/png": {"alt": text}},
+        )
     print("Picture: " + text)
 
 
@@ -136,6 +179,7 @@ def _small(png):
     """The same picture with at most 96 colours, a third of the bytes."""
     import base64
     from PIL import Image
+
     out = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(96, dither=0).save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
@@ -154,7 +198,7 @@ def seven():
 
 def colours(layout):
     """[T] a colour for each row: prompts blue, every other segment warm."""
-    warm = iter(range(10 ** 9))
+    warm = iter(range(10**9))
     of = [PROMPT if p < 0 else RESPONSES[next(warm) % len(RESPONSES)] for p in layout.parent]
     return [of[s] for s in layout.segment]
 
@@ -169,17 +213,29 @@ def letters(layout):
 
 
 def draw_mask(ax, layout, title="", mask=None, copies=None):
-    """The mask: row i (down) sees key j (across); a seen square has the key's colour and letter.  copies = (packed layout,
-    row_map) draws a replicated layout in the colours of the rows it copies."""
+    """The mask: row i (down) sees key j (across); a seen square has the key's colour and letter.  copies = (packed
+    layout, row_map) draws a replicated layout in the colours of the rows it copies."""
     mask = layout.mask() if mask is None else np.asarray(mask)
     T, colour, letter = layout.rows, colours(layout), letters(layout)
     if copies:
         colour, letter = ([of(copies[0])[r] for r in copies[1]] for of in (colours, letters))
     for i in range(T):
         for j in range(T):
-            ax.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=colour[j] if mask[i, j] else HIDDEN, edgecolor="#DDDDDD", linewidth=0.5))
+            ax.add_patch(
+                plt.Rectangle(
+                    (j, i), 1, 1, facecolor=colour[j] if mask[i, j] else HIDDEN, edgecolor="#DDDDDD", linewidth=0.5
+                )
+            )
             if mask[i, j] and T <= 14:
-                ax.text(j + 0.5, i + 0.5, letter[j], ha="center", va="center", fontsize=8, color="white" if colour[j] == PROMPT else INK)
+                ax.text(
+                    j + 0.5,
+                    i + 0.5,
+                    letter[j],
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if colour[j] == PROMPT else INK,
+                )
     _frame(ax, T, title, "%d %s" if T <= 14 else None, letter)
 
 
@@ -192,17 +248,34 @@ def _frame(ax, T, title, tick, letter):
 
 
 def draw_tiles(ax, layout, tile, title=""):
-    """Tiles of tile x tile: FULL solid, PARTIAL with stripes, EMPTY white with dots, in the colour of the key's segment."""
+    """Tiles of tile x tile: FULL solid, PARTIAL with stripes, EMPTY dotted, in the colour of the key's segment."""
     T, colour = layout.rows, colours(layout)
     for i in range(0, T, tile):
         for j in range(0, T, tile):
             i1, j1 = min(i + tile, T), min(j + tile, T)
             kind = layout.tile_class(i, i1, j, j1)
-            ax.add_patch(plt.Rectangle((j, i), j1 - j, i1 - i, edgecolor="#888888" if kind != "empty" else "#DDDDDD", linewidth=0.6,
-                                       facecolor=colour[j] if kind == "full" else HIDDEN))
+            ax.add_patch(
+                plt.Rectangle(
+                    (j, i),
+                    j1 - j,
+                    i1 - i,
+                    edgecolor="#888888" if kind != "empty" else "#DDDDDD",
+                    linewidth=0.6,
+                    facecolor=colour[j] if kind == "full" else HIDDEN,
+                )
+            )
             if kind != "full":
-                ax.add_patch(plt.Rectangle((j, i), j1 - j, i1 - i, fill=False, linewidth=0, hatch="////" if kind == "partial" else "..",
-                                           edgecolor=colour[j] if kind == "partial" else "#EEEEEE"))
+                ax.add_patch(
+                    plt.Rectangle(
+                        (j, i),
+                        j1 - j,
+                        i1 - i,
+                        fill=False,
+                        linewidth=0,
+                        hatch="////" if kind == "partial" else "..",
+                        edgecolor=colour[j] if kind == "partial" else "#EEEEEE",
+                    )
+                )
     _frame(ax, T, title, None, None)
 
 
@@ -217,11 +290,14 @@ def draw_batches(ax, prompt, lengths, title=""):
     for n, length in enumerate(lengths):
         ax.barh(y, length, left=left, color=RESPONSES[n % 4], edgecolor="white")
         left += length
-    ax.set(yticks=[(len(lengths) - 1) / 2, y], yticklabels=["replicated", "packed"], xlabel="rows (tokens)", title=title)
+    ax.set(
+        yticks=[(len(lengths) - 1) / 2, y], yticklabels=["replicated", "packed"], xlabel="rows (tokens)", title=title
+    )
     ax.invert_yaxis()
 
 
-# --- committed measurements -------------------------------------------------------------------------------------------------
+# --- committed measurements -----------------------------------------------------------------------------------------
+
 
 def results(name):
     """A file of docs/results, read as JSON."""
@@ -236,7 +312,7 @@ def training(name, kind):
 
 
 def _tool(name):
-    """A module of tools/: what renders the tables of README, docs and chapters also feeds the labs, so both say the same."""
+    """A module of tools/: what renders the tables of README and docs also feeds the labs, so both say the same."""
     sys.path.append(os.path.join(ROOT, "tools"))
     try:
         return __import__(name)
@@ -250,13 +326,15 @@ def measurements():
 
 
 def gpu_runs(direction, kernels):
-    """For each of the kernels ("naive", ...) that was timed on a GPU its run in the chapters' tables: a dict of kernel, shape
-    (N, P, R), heads, d, dtype, ms, tflops (useful, packed), replicated_ms or None, device, date, file."""
+    """For each of the kernels ("naive", ...) that was timed on a GPU its run in the chapters' tables: a dict of kernel,
+    shape (N, P, R), heads, d, dtype, ms, tflops (useful, packed), replicated_ms or None, device, date, file."""
     return list(_tool("course_tables").chosen(_tool("make_tables").gpu_records(), direction, kernels))
 
 
 def table(name):
-    """A generated table of chapters 08 to 10 as (rows, origin): rows are dicts of texts by column, origin a sentence."""
+    """A generated table of chapters 08 to 10 as (rows, origin): rows are dicts of texts by column."""
     lines = _tool("course_tables").TABLES[name](_tool("make_tables"))
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    return [dict(zip(cells[0], row)) for row in cells[2:]], " ".join(line.replace("`", "") for line in lines if line.startswith("Measured"))
+    return [dict(zip(cells[0], row)) for row in cells[2:]], " ".join(
+        line.replace("`", "") for line in lines if line.startswith("Measured")
+    )

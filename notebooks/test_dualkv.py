@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks the binding: layouts, attention against NumPy, packed == fold(replicated), and that failures are sentences.
 
-    python3 notebooks/test_dualkv.py        exit code 1 when something is wrong
+python3 notebooks/test_dualkv.py        exit code 1 when something is wrong
 """
 import sys, os
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 import dualkv as dk
@@ -26,7 +27,11 @@ def problem(layout, heads=4, kv_heads=2, dim=16, seed=0):
 
 def test_seven_token_group():
     layout = dk.group(3, [2, 2])
-    assert layout.rows == 7 and layout.end.tolist() == [7, 7, 7, 5, 5, 7, 7] and layout.position.tolist() == [0, 1, 2, 3, 4, 3, 4]
+    assert (
+        layout.rows == 7
+        and layout.end.tolist() == [7, 7, 7, 5, 5, 7, 7]
+        and layout.position.tolist() == [0, 1, 2, 3, 4, 3, 4]
+    )
     assert layout.pairs == layout.mask().sum() == 24
     assert layout.predictions().tolist() == [[2, 3, 1], [3, 4, 1], [2, 5, 2], [5, 6, 2]]
     assert layout.key_ranges(5, 7) == [(0, 3), (5, 7)] and layout.query_range(0, 3) == (0, 7)
@@ -51,8 +56,8 @@ def test_packed_equals_folded_replicated():
     replicated, row_map = layout.replicate()
     assert replicated.rows == 3 * 9 + 11
     do_copies = do[row_map]
-    do_copies[9 + 4:9 + 4 + 9] = 0
-    do_copies[9 + 4 + 9 + 1:9 + 4 + 9 + 1 + 9] = 0  # the prompt's gradient enters once
+    do_copies[9 + 4 : 9 + 4 + 9] = 0
+    do_copies[9 + 4 + 9 + 1 : 9 + 4 + 9 + 1 + 9] = 0  # the prompt's gradient enters once
     packed = dk.attention(q, k, v, layout, do=do, backend="ref", dtype="f64")
     copies = dk.attention(q[row_map], k[row_map], v[row_map], replicated, do=do_copies, backend="ref", dtype="f64")
     assert np.abs(packed["o"][row_map] - copies["o"]).max() < 1e-13
@@ -78,10 +83,16 @@ def test_counts_of_the_tiled_kernel():
 
 def test_policy_loss_on_paper():
     short_long = dict(logprob=np.zeros(10), old=np.zeros(10), lengths=[2, 8], advantage=[1, -1])
-    for method, loss, short, long in (("dapo", 0.6, -1 / 10, 1 / 10), ("grpo", 0, -1 / 4, 1 / 16), ("dr_grpo", 0.3, -1 / 20, 1 / 20)):
+    for method, loss, short, long in (
+        ("dapo", 0.6, -1 / 10, 1 / 10),
+        ("grpo", 0, -1 / 4, 1 / 16),
+        ("dr_grpo", 0.3, -1 / 20, 1 / 20),
+    ):
         got, slope = dk.policy_loss(method=method, max_length=10, **short_long)
         assert abs(got - loss) < 1e-7 and abs(slope[0] - short) < 1e-7 and abs(slope[9] - long) < 1e-7, method
-    parts = [dk.policy_loss(np.zeros(n), np.zeros(n), [n], [a], tokens=10, responses=2)[0] for n, a in ((2, 1), (8, -1))]
+    parts = [
+        dk.policy_loss(np.zeros(n), np.zeros(n), [n], [a], tokens=10, responses=2)[0] for n, a in ((2, 1), (8, -1))
+    ]
     assert abs(sum(parts) - 0.6) < 1e-7
     for ratio, advantage, slope in ((1.5, 1, 0), (1.5, -1, 1.5), (0.5, 1, -0.5), (0.5, -1, 0)):
         assert abs(dk.policy_loss([np.log(ratio)], [0], [1], [advantage])[1][0] - slope) < 1e-6
@@ -100,14 +111,23 @@ def test_rope_turns_by_position():
     assert np.abs(got[:, 0] - np.stack([np.cos(layout.position), np.sin(layout.position)], 1)).max() < 1e-6
     wide = np.random.default_rng(0).standard_normal((5, 2, 8))
     angle = 3 * 10000.0 ** (-2 * np.arange(4) / 8)
-    want = np.concatenate([wide[3, :, :4] * np.cos(angle) - wide[3, :, 4:] * np.sin(angle),
-                           wide[3, :, 4:] * np.cos(angle) + wide[3, :, :4] * np.sin(angle)], 1)
+    want = np.concatenate(
+        [
+            wide[3, :, :4] * np.cos(angle) - wide[3, :, 4:] * np.sin(angle),
+            wide[3, :, 4:] * np.cos(angle) + wide[3, :, :4] * np.sin(angle),
+        ],
+        1,
+    )
     assert np.abs(dk.rope(wide, np.arange(5))[3] - want).max() < 1e-6
 
 
 def test_failures_are_sentences():
-    for bad in (lambda: dk.Layout([0], [1]), lambda: dk.Layout([-1], [-3]), lambda: dk.attention(*[np.zeros((1, 1, 9))] * 3, dk.group(1, [])),
-                lambda: dk.attention(*[np.zeros((1, 1, 8))] * 3, dk.group(1, []), backend="tpu")):
+    for bad in (
+        lambda: dk.Layout([0], [1]),
+        lambda: dk.Layout([-1], [-3]),
+        lambda: dk.attention(*[np.zeros((1, 1, 9))] * 3, dk.group(1, [])),
+        lambda: dk.attention(*[np.zeros((1, 1, 8))] * 3, dk.group(1, []), backend="tpu"),
+    ):
         try:
             bad()
         except dk.DualKVError as error:

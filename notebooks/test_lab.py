@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks lab.py: what predict, fill_in and check refuse, and with which sentence.
 
-    python3 notebooks/test_lab.py        exit code 1 when something is wrong
+python3 notebooks/test_lab.py        exit code 1 when something is wrong
 """
 import contextlib
 import io
@@ -39,13 +39,25 @@ def test_holes_say_what_to_fill_in():
 
 def test_right_answers_pass():
     assert accepted("rows", 7, 7) and accepted("rows", 7.0, 7) and accepted("rows", [1, 2], np.array([1, 2]))
-    assert accepted("lse", np.array([-np.inf, 0.5]), np.array([-np.inf, 0.5 + 1e-12])) and accepted("ranges", "[(0, 3)]", "[(0, 3)]")
+    assert accepted("lse", np.array([-np.inf, 0.5]), np.array([-np.inf, 0.5 + 1e-12])) and accepted(
+        "ranges", "[(0, 3)]", "[(0, 3)]"
+    )
 
 
 def test_wrong_answers_do_not():
     nan = np.nan
-    for got, want in ((8, 7), (nan, 7.0), (nan, nan), (np.array([1, nan]), np.array([1.0, 2])), (np.array([np.inf, 1]), np.array([1.0, 1])),
-                      (np.array([1.0, 1]), np.array([np.inf, 1])), (np.ones(3), np.ones(2)), (None, 7), ("full", "empty"), (7 + 1e-6, 7)):
+    for got, want in (
+        (8, 7),
+        (nan, 7.0),
+        (nan, nan),
+        (np.array([1, nan]), np.array([1.0, 2])),
+        (np.array([np.inf, 1]), np.array([1.0, 1])),
+        (np.array([1.0, 1]), np.array([np.inf, 1])),
+        (np.ones(3), np.ones(2)),
+        (None, 7),
+        ("full", "empty"),
+        (7 + 1e-6, 7),
+    ):
         assert refused(lab.Wrong, "x", lab.check, "x", got, want), (got, want)
     assert refused(lab.Wrong, "[1]: 3.0, wanted is 2.0", lab.check, "x", np.array([1.0, 3]), np.array([1.0, 2]))
 

@@ -32,12 +32,15 @@ def execute(notebook, path):
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+
     done = nbformat.from_dict(copy.deepcopy(notebook))
     for cell in done.cells:
         cell.source = "".join(cell.source)
         if cell.cell_type == "code":
             cell.outputs = []
-    client = NotebookClient(done, timeout=120, kernel_name="python3", resources={"metadata": {"path": os.path.dirname(path)}})
+    client = NotebookClient(
+        done, timeout=120, kernel_name="python3", resources={"metadata": {"path": os.path.dirname(path)}}
+    )
     try:
         client.execute()
     except CellExecutionError as error:
@@ -58,8 +61,12 @@ def stored_form(done):
     """The executed notebook with what is worth keeping: texts and pictures, lines apart, no times of execution."""
     kept = []
     for n, cell in enumerate(done.cells):
-        new = {"cell_type": cell.cell_type, "id": "cell-%02d" % n, "metadata": {"tags": cell.metadata["tags"]} if "tags" in cell.metadata else {},
-               "source": cell.source.splitlines(keepends=True)}
+        new = {
+            "cell_type": cell.cell_type,
+            "id": "cell-%02d" % n,
+            "metadata": {"tags": cell.metadata["tags"]} if "tags" in cell.metadata else {},
+            "source": cell.source.splitlines(keepends=True),
+        }
         if cell.cell_type == "code":
             outputs = []
             for output in cell.outputs:
@@ -89,7 +96,10 @@ def judge_solved(lab, update):
     wrong = []
     for n, (new, old) in enumerate(zip(done.cells, stored["cells"])):
         if new.cell_type == "code" and "varies" not in new.metadata.get("tags", []) and printed(new) != printed(old):
-            wrong.append("solved: cell %d prints\n%s\nstored is\n%s\n  (when this is right, make notebooks-update stores it)" % (n, printed(new), printed(old)))
+            wrong.append(
+                "solved: cell %d prints\n%s\nstored is\n%s\n  (when this is right, make notebooks-update stores it)"
+                % (n, printed(new), printed(old))
+            )
         if new.cell_type == "code" and any(o.get("name") == "stderr" for o in new.outputs):
             wrong.append("solved: cell %d complains: %s" % (n, printed(new)))
     return wrong
@@ -100,8 +110,16 @@ def judge_student(lab):
     done, error = execute(make.read(path), path)
     if error is None:
         return ["student: it runs to its end without a hole"]
-    first = next(n for n, (kind, _, body) in enumerate(lab.cells) if kind == "code" and (make.HOLE.search(body) or make.GUESS.search(body)))
-    stopped = next(n for n, cell in enumerate(done.cells) if cell.cell_type == "code" and any(o.output_type == "error" for o in cell.outputs))
+    first = next(
+        n
+        for n, (kind, _, body) in enumerate(lab.cells)
+        if kind == "code" and (make.HOLE.search(body) or make.GUESS.search(body))
+    )
+    stopped = next(
+        n
+        for n, cell in enumerate(done.cells)
+        if cell.cell_type == "code" and any(o.output_type == "error" for o in cell.outputs)
+    )
     if error.ename != "FillIn" or not error.evalue.startswith("fill in") or stopped < first:
         return ["student: it stops in cell %d with %s: %s" % (stopped, error.ename, error.evalue)]
     return []
@@ -128,9 +146,14 @@ def run_cells(lab, **changed):
 def judge_variants(lab):
     wrong = []
     variants = [("the guess '%s' left out" % what, "FillIn", what, {"without": (what,)}) for what in lab.guesses]
-    variants += [("the hole %s left empty" % name, "FillIn", what.replace('"', "'"), {"empty": (name,)}) for name, what in lab.holes.items()]
-    variants += [("the wrong answer '%s' for %s" % (sentence, hole), "Wrong", sentence, {"answer": (hole, lines)})
-                 for hole, sentence, lines in lab.wrong]
+    variants += [
+        ("the hole %s left empty" % name, "FillIn", what.replace('"', "'"), {"empty": (name,)})
+        for name, what in lab.holes.items()
+    ]
+    variants += [
+        ("the wrong answer '%s' for %s" % (sentence, hole), "Wrong", sentence, {"answer": (hole, lines)})
+        for hole, sentence, lines in lab.wrong
+    ]
     for name, kind, text, changed in variants:
         error = run_cells(lab, **changed)
         if type(error).__name__ != kind or text not in str(error):
@@ -157,15 +180,29 @@ def main():
     names = [lab.name for lab in make.labs() if not options.labs or lab.name.startswith(tuple(options.labs))]
     library = os.environ.get("DUALKV_LIBRARY", os.path.join(TOP, "build", "libdualkv.so"))
     with tempfile.TemporaryDirectory() as clean:
-        os.environ.update(DUALKV_LIBRARY=os.path.abspath(library), HOME=clean, IPYTHONDIR=clean, MPLCONFIGDIR=clean, JUPYTER_CONFIG_DIR=clean,
-                          JUPYTER_DATA_DIR=clean, JUPYTER_RUNTIME_DIR=clean, OMP_WAIT_POLICY="passive", PYDEVD_DISABLE_FILE_VALIDATION="1", PYTHONWARNINGS="ignore", PYTHONDONTWRITEBYTECODE="1")
+        os.environ.update(
+            DUALKV_LIBRARY=os.path.abspath(library),
+            HOME=clean,
+            IPYTHONDIR=clean,
+            MPLCONFIGDIR=clean,
+            JUPYTER_CONFIG_DIR=clean,
+            JUPYTER_DATA_DIR=clean,
+            JUPYTER_RUNTIME_DIR=clean,
+            OMP_WAIT_POLICY="passive",
+            PYDEVD_DISABLE_FILE_VALIDATION="1",
+            PYTHONWARNINGS="ignore",
+            PYTHONDONTWRITEBYTECODE="1",
+        )
         import lab  # noqa: F401  matplotlib builds its list of fonts once, before the kernels need it
+
         failed = passed = 0
         with concurrent.futures.ProcessPoolExecutor(max(1, min(os.cpu_count() or 1, 4))) as pool:
             for name, wrong, checks, seconds in pool.map(judge, names, [options.update] * len(names)):
                 failed += len(wrong)
                 passed += max(checks - len(wrong), 0)
-                print("%-32s %2d checks, %4.1f s%s" % (name, checks, seconds, ", %d failed" % len(wrong) if wrong else ""))
+                print(
+                    "%-32s %2d checks, %4.1f s%s" % (name, checks, seconds, ", %d failed" % len(wrong) if wrong else "")
+                )
                 for sentence in wrong:
                     print("FAIL %s: %s" % (name, sentence))
     print("%d passed, %d failed" % (passed, failed))

@@ -20,6 +20,7 @@ import sys
 import urllib.parse
 
 import docs_math
+import notebook_page
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CITATION = re.compile(r"((?:`[\w.]+`(?:,\s+|\s+and\s+)?)+)(\s+)\(((?:[\w.-]+/)+[\w.-]+)\)")
@@ -147,6 +148,7 @@ def filter_markdown(path):
         part = re.sub(r"!\[([^\]]*)\]\((?:[\w./]*/)?figures/([\w.]+)\)", r"![\1](figures/\2)", part)
         # Doxygen takes stars for emphasis only beside a letter
         part = re.sub(r"`[^`]*`|\*\*([^*`]+)\*\*", lambda m: f"<b>{m.group(1)}</b>" if m.group(1) else m.group(0), part)
+        part = re.sub(r"^\*([^\s*](?:[^*\n]|\n(?!\n))*)\*$", r"<em>\1</em>", part, flags=re.M)
         if docs_math.CHAPTER.match(path):
             part = docs_math.page(part)
         part = CITATION.sub(cite, part)
@@ -180,6 +182,8 @@ def trail(path):
 
 def source_page(path, tracked):
     """The page of a file, lines numbered, or of a folder; and what it links to."""
+    if path in tracked and path.endswith(".ipynb"):
+        return notebook_page.notebook_page(path, read(path))
     if path in tracked:
         lines = html.escape(read(path)).rstrip("\n").split("\n")
         body = "".join(f'<span id="L{n}">{line}\n</span>' for n, line in enumerate(lines, 1))
@@ -200,6 +204,7 @@ def write_sources(folder, wanted, tracked):
         if path in done or not (path in tracked or any(name.startswith(path + "/") for name in tracked)):
             continue
         done.add(path)
+        wanted.extend(filter(None, [os.path.dirname(path)]))  # its trail of folders
         target = os.path.join(folder, "source", path + ("" if path in tracked else "/index") + ".html")
         body, more = source_page(path, tracked)
         wanted.extend(more)
@@ -209,11 +214,24 @@ def write_sources(folder, wanted, tracked):
             file.write(PAGE.format(title=path, up="../" * (shown.count("/") + 1), trail=trail(shown), body=body))
 
 
+def all_files():
+    """Every file that git knows, or would know once it is added; without git, all but build/ and hidden folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=TOP, capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 0:
+        return listed.stdout.split()
+    found = []
+    for here, folders, names in os.walk(TOP):
+        folders[:] = [name for name in folders if name != "build" and not name.startswith(".")]
+        found += [os.path.relpath(os.path.join(here, name), TOP) for name in names]
+    return found
+
+
 def text_files():
-    """Every text file that git knows, or would know once it is added."""
-    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    """Those of them that are text."""
     found = set()
-    for name in subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout.split():
+    for name in all_files():
         try:
             read(name)
             found.add(name)

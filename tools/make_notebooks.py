@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the notebooks from notebooks/labs/NN_name.py: notebooks/NN_name.ipynb with holes, notebooks/solved/NN_name.ipynb without.
+"""Makes notebooks/NN_name.ipynb with holes and notebooks/solved/NN_name.ipynb without, from notebooks/labs/NN_name.py.
 
   make_notebooks.py [--check]        --check writes nothing and exits 1 when a notebook is not what its source gives
 
@@ -7,11 +7,11 @@ A source is Python with cells, in the "percent" form that editors know:
 
     # %% [markdown]                    a text cell, each line behind "# "
     # %%                               a code cell;  "# %% varies": its output differs from machine to machine
-    # hole NAME: what to do            what stands between these two lines is the solution; in the student's notebook it is
-    # end                              fill_in("what to do"), at the same indentation
+    # hole NAME: what to do            what stands between these two lines is the solution; in the student's notebook
+    # end                              it is fill_in("what to do"), at the same indentation
     predict("what", 8800)              the guess becomes three dots in the student's notebook
-    # %% [wrong] NAME | sentence       another filling of the hole NAME, each line behind "# ", that a check must refuse with
-                                       this sentence; it is in no notebook, tests/run_notebooks.py tries it
+    # %% [wrong] NAME | sentence       another filling of the hole NAME, each line behind "# ", that a check must refuse
+                                       with this sentence; it is in no notebook, tests/run_notebooks.py tries it
 
 Outputs of a solved notebook are kept here as long as its code stands; tests/run_notebooks.py --update renews them.
 """
@@ -31,6 +31,15 @@ HOLE = re.compile(r"^( *)# hole (\w+): ([^\n]*)\n(.*?)^ *# end\n", re.S | re.M)
 GUESS = re.compile(r'^(predict\("[^"]*", ).*\)$', re.M)
 
 
+LINK = re.compile(r"\]\(([^)]+)\)")
+
+
+def moved(match):
+    """A link as it reads from one folder further down, where every notebook has its neighbours again."""
+    target = match.group(1)
+    return "](%s)" % (target if re.match(r"[a-z]+:|[^/]+\.ipynb$", target) else "../" + target)
+
+
 class Lab:
     """A source, taken apart: cells (kind, tags, text) and wrong answers (hole, sentence, lines)."""
 
@@ -44,25 +53,32 @@ class Lab:
             raise SystemExit("%s: there is text before the first cell" % path)
         for head, body in zip(parts[1::2], parts[2::2]):
             head, body = head.strip(), body.strip("\n") + "\n"
-            plain = "\n".join(line[2:] if line.startswith("# ") else line.lstrip("#") for line in body.rstrip().split("\n"))
+            plain = "\n".join(
+                line[2:] if line.startswith("# ") else line.lstrip("#") for line in body.rstrip().split("\n")
+            )
             if head == "[markdown]":
                 self.cells.append(("markdown", [], plain))
             elif head.startswith("[wrong]"):
-                hole, sentence = (part.strip() for part in head[len("[wrong]"):].split("|", 1))
+                hole, sentence = (part.strip() for part in head[len("[wrong]") :].split("|", 1))
                 self.wrong.append((hole, sentence, plain))
             elif head in ("", "varies"):
                 self.cells.append(("code", [head] if head else [], body))
             else:
                 raise SystemExit("%s: a cell of unknown kind, '%s'" % (path, head))
         self.cells.insert(1, ("code", [], SETUP + "\n"))
-        self.holes = {name: what for kind, _, body in self.cells if kind == "code" for _, name, what, _ in HOLE.findall(body)}
-        self.guesses = [m.group(1).split('"')[1] for kind, _, body in self.cells if kind == "code" for m in GUESS.finditer(body)]
+        self.holes = {
+            name: what for kind, _, body in self.cells if kind == "code" for _, name, what, _ in HOLE.findall(body)
+        }
+        self.guesses = [
+            m.group(1).split('"')[1] for kind, _, body in self.cells if kind == "code" for m in GUESS.finditer(body)
+        ]
         for hole, _, _ in self.wrong:
             if hole not in self.holes:
                 raise SystemExit("%s: a wrong answer for the hole %s, which is not there" % (path, hole))
 
     def code(self, body, empty=(), without=(), answer=None):
-        """A cell's text; empty holes get fill_in, `without` guesses get dots, answer = (hole, lines) fills a hole otherwise."""
+        """A cell's text; empty holes get fill_in, `without` guesses get dots, answer = (hole, lines) is another filling."""
+
         def fill(match):
             indent, name, what, inside = match.groups()
             if name in empty:
@@ -81,17 +97,31 @@ class Lab:
         empty, without = (self.holes, self.guesses) if student else ((), ())
         cells = []
         for n, (kind, tags, body) in enumerate(self.cells):
-            text = self.code(body, empty, without) if kind == "code" else body if student else body.replace("](../", "](../../")
+            text = self.code(body, empty, without) if kind == "code" else body if student else LINK.sub(moved, body)
             if student and n == 0:
-                text += "\n\n*Run the cells in order (shift and enter). Three dots wait for a guess, `fill_in` for your code; [solved](solved/%s.ipynb).*" % self.name
-            cell = {"cell_type": kind, "id": "cell-%02d" % n, "metadata": {"tags": tags} if tags else {},
-                    "source": text.strip("\n").splitlines(keepends=True)}
+                text += (
+                    "\n\n*Run the cells in order (shift and enter). Three dots wait for a guess, `fill_in` for your"
+                    " code; [solved](solved/%s.ipynb).*"
+                    % self.name
+                )
+            cell = {
+                "cell_type": kind,
+                "id": "cell-%02d" % n,
+                "metadata": {"tags": tags} if tags else {},
+                "source": text.strip("\n").splitlines(keepends=True),
+            }
             if kind == "code":
                 cell.update(execution_count=None, outputs=[])
             cells.append(cell)
-        return {"cells": cells, "nbformat": 4, "nbformat_minor": 5,
-                "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-                             "language_info": {"name": "python"}}}
+        return {
+            "cells": cells,
+            "nbformat": 4,
+            "nbformat_minor": 5,
+            "metadata": {
+                "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+                "language_info": {"name": "python"},
+            },
+        }
 
     def paths(self):
         return os.path.join(FOLDER, self.name + ".ipynb"), os.path.join(FOLDER, "solved", self.name + ".ipynb")

@@ -31,6 +31,7 @@ show(figure, "the mask of seven tokens; both responses see the blue prompt, neit
 #
 # Two functions. `lengths` holds the length of each response; they need not be equal, and one may be 0. (Even an empty response has its copy of the prompt in the ordinary batch.)
 
+
 # %%
 def replicated_rows(prompt, lengths):
     # hole replicated: return how many rows the ordinary batch has, one prompt for each response
@@ -43,22 +44,44 @@ def packed_rows(prompt, lengths):
     return prompt + sum(lengths)
     # end
 
+
 # %%
 for prompt, lengths in ((3, [2, 2]), (1000, [100] * 8), (5, [4, 0, 6])):
     layout = dk.group(prompt, lengths)  # the library's answer
     P, N, S = prompt, len(lengths), sum(lengths)
-    check("ordinary rows of P=%d, R=%s" % (P, lengths), replicated_rows(prompt, lengths), layout.replicate()[0].rows,
-          mistakes=[(P + S, "that is the packed batch; here every response brings its own prompt"), (N * P, "the responses have rows too"),
-                    (P + N * max(lengths), "responses are not all as long as the longest")])
-    check("packed rows of P=%d, R=%s" % (P, lengths), packed_rows(prompt, lengths), layout.rows,
-          mistakes=[(N * P + S, "that is the ordinary batch; here the prompt is stored once"), (P + max(lengths), "there are several responses")])
+    check(
+        "ordinary rows of P=%d, R=%s" % (P, lengths),
+        replicated_rows(prompt, lengths),
+        layout.replicate()[0].rows,
+        mistakes=[
+            (P + S, "that is the packed batch; here every response brings its own prompt"),
+            (N * P, "the responses have rows too"),
+            (P + N * max(lengths), "responses are not all as long as the longest"),
+        ],
+    )
+    check(
+        "packed rows of P=%d, R=%s" % (P, lengths),
+        packed_rows(prompt, lengths),
+        layout.rows,
+        mistakes=[
+            (N * P + S, "that is the ordinary batch; here the prompt is stored once"),
+            (P + max(lengths), "there are several responses"),
+        ],
+    )
 
 # %%
-reveal("rows of the ordinary batch, N = 8, P = 1000, R = 100", replicated_rows(1000, [100] * 8), "8 sequences of 1000 + 100 tokens.")
+reveal(
+    "rows of the ordinary batch, N = 8, P = 1000, R = 100",
+    replicated_rows(1000, [100] * 8),
+    "8 sequences of 1000 + 100 tokens.",
+)
 reveal("rows of the packed batch", packed_rows(1000, [100] * 8), "1000 tokens once, and 8 times 100.")
 figure, ax = axes(7, 2.6)
 draw_batches(ax, 1000, [100] * 8, title="N = 8, P = 1000, R = 100")
-show(figure, "eight sequences with a prompt each, seven of them repeated (grey), above one packed group of 1800 rows")
+show(
+    figure,
+    "eight sequences with a prompt each, seven of them repeated (grey), above one packed group of 1800 rows",
+)
 
 # %% [markdown]
 # ## Equal, or nearly equal?
@@ -76,7 +99,12 @@ for dtype, backend in (("f64", "ref"), ("f32", "cpu")):
     copies = dk.attention(q[row_map], k[row_map], v[row_map], ordinary, backend=backend, dtype=dtype)["o"]
     difference[dtype] = np.abs(packed[row_map] - copies).max()
 print("rows: %d instead of %d" % (layout.rows, ordinary.rows))
-print("largest difference in double below 1e-14:", bool(difference["f64"] < 1e-14), "  in f32 below 1e-6:", bool(difference["f32"] < 1e-6))
+print(
+    "largest difference in double below 1e-14:",
+    bool(difference["f64"] < 1e-14),
+    "  in f32 below 1e-6:",
+    bool(difference["f32"] < 1e-6),
+)
 
 # %% [markdown]
 # Equal in exact arithmetic, and up to rounding in a computer. [Lab 04](04_packed_equals_replicated.ipynb) shows why; next is [lab 01](01_count_the_tokens.ipynb).

@@ -13,13 +13,14 @@ predict("end of row 3, the first token of a", 5)
 #
 # Segments come depth first: `parent[s]` is an earlier segment or -1, `length[s]` its rows, and the descendants of a segment come right after it. `end` of a row is one past the last row of everything below its segment; `position` counts the rows on its own path, from 0.
 
+
 # %%
 def end_and_position(parent, length):
     S = len(parent)
     start = [sum(length[:s]) for s in range(S + 1)]
-    last = [start[s + 1] for s in range(S)]      # one past the segment's own rows
-    base = [0] * S                               # rows of its path before it
-    for s in reversed(range(S)):                 # children come after their parent, so their `last` is final here
+    last = [start[s + 1] for s in range(S)]  # one past the segment's own rows
+    base = [0] * S  # rows of its path before it
+    for s in reversed(range(S)):  # children come after their parent, so their `last` is final here
         if parent[s] >= 0:
             # hole last: let last[parent[s]] reach as far as last[s]
             last[parent[s]] = max(last[parent[s]], last[s])
@@ -33,9 +34,13 @@ def end_and_position(parent, length):
     position = [base[s] + n for s in range(S) for n in range(length[s])]
     return end, position
 
+
 # %%
-forests = {"seven tokens": ([-1, 0, 0], [3, 2, 2]), "a conversation": ([-1, 0, 1, 1, 0], [3, 2, 2, 1, 4]),
-           "two groups, one response empty": ([-1, 0, 0, -1, 3, 3, 3], [3, 2, 2, 2, 1, 0, 3])}
+forests = {
+    "seven tokens": ([-1, 0, 0], [3, 2, 2]),
+    "a conversation": ([-1, 0, 1, 1, 0], [3, 2, 2, 1, 4]),
+    "two groups, one response empty": ([-1, 0, 0, -1, 3, 3, 3], [3, 2, 2, 2, 1, 0, 3]),
+}
 rng = np.random.default_rng(3)
 for n in range(20):  # random depth-first forests
     parent, path = [], []
@@ -48,17 +53,44 @@ for name, (parent, length) in forests.items():
     layout = dk.Layout(parent, length)
     end, position = end_and_position(parent, length)
     own = np.repeat(np.cumsum(length), length)
-    check("end of " + name, np.array(end, int), layout.end, mistakes=[
-        (own, "end is that of the row's own segment: a prompt must reach to the end of its last response"),
-        (np.full(layout.rows, layout.rows), "every row sees everything: siblings and other groups must be hidden"), (layout.end - 1, "end is one past the last row")])
-    check("position in " + name, np.array(position, int), layout.position, mistakes=[
-        (np.arange(layout.rows), "that is the packed row; a path does not count the siblings' rows"),
-        (np.concatenate([np.arange(r) for r in length] + [[]]).astype(int), "a response's positions go on where its prompt ends")])
+    check(
+        "end of " + name,
+        np.array(end, int),
+        layout.end,
+        mistakes=[
+            (own, "end is that of the row's own segment: a prompt must reach to the end of its last response"),
+            (
+                np.full(layout.rows, layout.rows),
+                "every row sees everything: siblings and other groups must be hidden",
+            ),
+            (layout.end - 1, "end is one past the last row"),
+        ],
+    )
+    check(
+        "position in " + name,
+        np.array(position, int),
+        layout.position,
+        mistakes=[
+            (np.arange(layout.rows), "that is the packed row; a path does not count the siblings' rows"),
+            (
+                np.concatenate([np.arange(r) for r in length] + [[]]).astype(int),
+                "a response's positions go on where its prompt ends",
+            ),
+        ],
+    )
 
 # %%
 group = seven()
-reveal("filled squares of the mask of p p p a a b b", int(group.mask().sum()), "1 + 2 + 3 for p, 4 + 5 for a, 4 + 5 for b.")
-reveal("the position of row 5, the first token of b", int(group.position[5]), "in its own text it comes right after the prompt; the two tokens of a are not on its path.")
+reveal(
+    "filled squares of the mask of p p p a a b b",
+    int(group.mask().sum()),
+    "1 + 2 + 3 for p, 4 + 5 for a, 4 + 5 for b.",
+)
+reveal(
+    "the position of row 5, the first token of b",
+    int(group.position[5]),
+    "in its own text it comes right after the prompt; the two tokens of a are not on its path.",
+)
 reveal("end of row 3, the first token of a", int(group.end[3]), "rows 3 and 4 see it; 5 is one past the last.")
 print("end     ", group.end.tolist())
 print("position", group.position.tolist())
@@ -85,7 +117,15 @@ show(figure, "two masks with a bar under each column at end[j]; in the conversat
 # %%
 causal = np.tril(np.ones((7, 7), bool))
 leaks = np.argwhere(causal & ~group.mask())
-print("plain causality adds %d pairs: %s" % (len(leaks), ", ".join("row %d (%s) sees row %d (%s)" % (i, letters(group)[i], j, letters(group)[j]) for i, j in leaks)))
+print(
+    "plain causality adds %d pairs: %s"
+    % (
+        len(leaks),
+        ", ".join(
+            "row %d (%s) sees row %d (%s)" % (i, letters(group)[i], j, letters(group)[j]) for i, j in leaks
+        ),
+    )
+)
 
 # %% [markdown]
 # A forest that is not listed depth first has columns with gaps, and the library refuses it in a sentence:

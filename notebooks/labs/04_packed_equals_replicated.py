@@ -10,10 +10,14 @@ predict("the gradient of prompt row 0, when its two copies receive 5 and 2", 7)
 # %%
 group = seven()
 ordinary, row_map = group.replicate()
-wide = lambda x: np.concatenate([np.asarray(x, float)[:, None, None], np.zeros((len(x), 1, 7))], 2)  # [T] to [T, 1 head, 8]
+wide = lambda x: np.concatenate(
+    [np.asarray(x, float)[:, None, None], np.zeros((len(x), 1, 7))], 2
+)  # [T] to [T, 1 head, 8]
 w, v = np.array([1, 1, 2, 4, 8, 4, 8.0]), np.array([8, 0, 4, 16, 2, -8, 6.0])
 q, k, dout = wide(np.ones(7)), wide(np.log(w)), np.array([1, 2, 4, 8, 16, 8, 16.0])
-attend = lambda q, k, v, layout, **more: dk.attention(q, k, v, layout, scale=1.0, backend="ref", dtype="f64", **more)
+attend = lambda q, k, v, layout, **more: dk.attention(
+    q, k, v, layout, scale=1.0, backend="ref", dtype="f64", **more
+)
 print("row_map", row_map.tolist())
 
 # %% [markdown]
@@ -32,8 +36,11 @@ check("the ordinary output is a copy of the packed one", copies, o[row_map])
 changed = v.copy()
 changed[3:5] = 1000, -1000  # other tokens in a
 moved = np.flatnonzero(attend(q, k, wide(changed), group)["o"][:, 0, 0] != o)
-reveal("how many of the seven outputs change when the tokens of a are replaced", len(moved),
-       "rows %s: a itself. The prompt and b do not see it, so not one bit of them moves." % moved.tolist())
+reveal(
+    "how many of the seven outputs change when the tokens of a are replaced",
+    len(moved),
+    "rows %s: a itself. The prompt and b do not see it, so not one bit of them moves." % moved.tolist(),
+)
 
 # %% [markdown]
 # ## Backward: a sum
@@ -56,35 +63,84 @@ def fold(gradient, row_map, rows):
     # end
     return out
 
+
 # %%
 packed = attend(q, k, wide(v), group, do=wide(dout))
 counts = np.bincount(row_map, minlength=7)
 last, first = np.zeros(7), np.zeros(7)
 last[row_map] = dv_copies
 first[row_map[::-1]] = dv_copies[::-1]
-check("folded dv is the packed dv", fold(dv_copies, row_map, 7), packed["dv"][:, 0, 0].round(9), mistakes=[
-    (np.bincount(row_map, dv_copies, 7) / counts, "copies are averaged; f(x) + f(x) has the derivative 2 f': they are added"),
-    (last, "only the last copy counts: = where += belongs"), (first, "only the first copy counts")])
+check(
+    "folded dv is the packed dv",
+    fold(dv_copies, row_map, 7),
+    packed["dv"][:, 0, 0].round(9),
+    mistakes=[
+        (
+            np.bincount(row_map, dv_copies, 7) / counts,
+            "copies are averaged; f(x) + f(x) has the derivative 2 f': they are added",
+        ),
+        (last, "only the last copy counts: = where += belongs"),
+        (first, "only the first copy counts"),
+    ],
+)
 rng = np.random.default_rng(0)
 random = rng.standard_normal(ordinary.rows)
 check("and it is the library's fold", fold(random, row_map, 7), dk.fold(random, row_map, 7))
-reveal("the gradient of prompt row 0, when its two copies receive 5 and 2", fold(dv_copies, row_map, 7)[0], "5 from the copy with a, 2 from the copy with b.")
+reveal(
+    "the gradient of prompt row 0, when its two copies receive 5 and 2",
+    fold(dv_copies, row_map, 7)[0],
+    "5 from the copy with a, 2 from the copy with b.",
+)
 
 # %%
 figure, ax = axes(7.2, 2.9)
 for r, t in enumerate(row_map):
     ghost = r in (5, 6, 7)
-    ax.add_patch(plt.Rectangle((r, 2), 0.9, 0.7, facecolor=GHOST if ghost else colours(group)[t], hatch="//" if ghost else "", edgecolor="white"))
-    ax.text(r + 0.45, 2.35, "%g" % dv_copies[r].round(9), ha="center", va="center", fontsize=9, color="white" if t < 3 and not ghost else INK)
-    ax.annotate("", (1.5 + t + 0.45, 0.75), (r + 0.45, 1.98), arrowprops={"arrowstyle": "->", "color": PROMPT if t < 3 else "#888888", "linewidth": 1})
+    ax.add_patch(
+        plt.Rectangle(
+            (r, 2),
+            0.9,
+            0.7,
+            facecolor=GHOST if ghost else colours(group)[t],
+            hatch="//" if ghost else "",
+            edgecolor="white",
+        )
+    )
+    ax.text(
+        r + 0.45,
+        2.35,
+        "%g" % dv_copies[r].round(9),
+        ha="center",
+        va="center",
+        fontsize=9,
+        color="white" if t < 3 and not ghost else INK,
+    )
+    ax.annotate(
+        "",
+        (1.5 + t + 0.45, 0.75),
+        (r + 0.45, 1.98),
+        arrowprops={"arrowstyle": "->", "color": PROMPT if t < 3 else "#888888", "linewidth": 1},
+    )
 for t in range(7):
     ax.add_patch(plt.Rectangle((1.5 + t, 0), 0.9, 0.7, facecolor=colours(group)[t], edgecolor="white"))
-    ax.text(1.5 + t + 0.45, 0.35, "%g" % packed["dv"][t, 0, 0].round(9), ha="center", va="center", fontsize=9, color="white" if t < 3 else INK)
+    ax.text(
+        1.5 + t + 0.45,
+        0.35,
+        "%g" % packed["dv"][t, 0, 0].round(9),
+        ha="center",
+        va="center",
+        fontsize=9,
+        color="white" if t < 3 else INK,
+    )
 ax.text(-0.2, 2.35, "ten copies", ha="right", va="center")
 ax.text(-0.2, 0.35, "seven rows", ha="right", va="center")
 ax.set(xlim=(-2, 10.2), ylim=(-0.2, 2.9), title="dv: two arrows end in each prompt row")
 ax.axis("off")
-show(figure, "ten boxes with the dv of each copy and arrows into seven boxes; each prompt row receives the sum of two copies: 5+2, 4+2, 6+4")
+show(
+    figure,
+    "ten boxes with the dv of each copy and arrows into seven boxes; each prompt row receives the sum of two"
+    " copies: 5+2, 4+2, 6+4",
+)
 
 # %% [markdown]
 # ## What it assumes
@@ -100,12 +156,15 @@ assert np.abs(broken).max() > 0.2
 # %% [markdown]
 # And the mistake that programs make most easily: a rotary position that counts packed rows. Row 5, the first token of b, stands at position 3; here b is computed with both, and then a is made one token longer.
 
+
 # %%
 def first_of_b(layout, position):
     """The output of b's first token, every row holding one and the same token, its q and k turned by position."""
     token = np.random.default_rng(5).standard_normal((3, 1, 8))
     q, k, v = (np.repeat(x[None], layout.rows, 0) * (1 + 0.1 * layout.position[:, None, None]) for x in token)
-    return dk.attention(dk.rope(q, position), dk.rope(k, position), v, layout, backend="ref", dtype="f64")["o"][layout.start[2], 0]
+    return dk.attention(dk.rope(q, position), dk.rope(k, position), v, layout, backend="ref", dtype="f64")["o"][
+        layout.start[2], 0
+    ]
 
 
 longer = dk.group(3, [3, 2])

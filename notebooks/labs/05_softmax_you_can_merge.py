@@ -35,6 +35,7 @@ for name, keys in (("prompt", slice(0, 3)), ("b", slice(3, 5))):
 #
 # Both sums were made with their own maximum taken out. Bring them to the common one, then add. Mind parts without keys: $-\infty - (-\infty)$ is not a number.
 
+
 # %%
 def merge(a, b):
     # hole merge: return (m, l, O) of the keys of both parts together
@@ -44,6 +45,7 @@ def merge(a, b):
     fa, fb = np.exp(a[0] - m), np.exp(b[0] - m)
     return m, a[1] * fa + b[1] * fb, a[2] * fa + b[2] * fb
     # end
+
 
 # %%
 def answer(state):
@@ -57,21 +59,60 @@ def quiet_merge(*pair):
 
 
 prompt, b, empty = part(score[:3], value[:3]), part(score[3:], value[3:]), part(score[:0], value[:0])
-mistakes = [(np.array([20 / 7, np.log(8) + np.log(3.5)]), "the old sums were made with another maximum: they need the factor exp(m_old - m_new)"),
-            (np.array([2, np.log(2) + np.log(8.0)]) + [0, np.log(2)], "both factors are turned round: exp(m_part - m), not exp(m - m_part)")]
+mistakes = [
+    (
+        np.array([20 / 7, np.log(8) + np.log(3.5)]),
+        "the old sums were made with another maximum: they need the factor exp(m_old - m_new)",
+    ),
+    (
+        np.array([2, np.log(2) + np.log(8.0)]) + [0, np.log(2)],
+        "both factors are turned round: exp(m_part - m), not exp(m - m_part)",
+    ),
+]
 for name, pair in (("prompt, then b", (prompt, b)), ("b, then prompt", (b, prompt))):
     check("o and lse, " + name, answer(quiet_merge(*pair)), np.array([2, np.log(16)]), mistakes=mistakes)
 for name, pair in (("an empty part first", (empty, b)), ("an empty part last", (b, empty))):
-    check(name, np.array(quiet_merge(*pair)), np.array(b), mistakes=[(lambda got: np.isnan(got).any(), "a part without keys made a NaN: -inf - (-inf)")])
-check("two empty parts", np.array(quiet_merge(empty, empty)), np.array(empty), mistakes=[
-    (lambda got: np.isnan(got).any(), "two parts without keys made a NaN: exp(-inf - (-inf)); such a part must be treated as what it is")])
+    check(
+        name,
+        np.array(quiet_merge(*pair)),
+        np.array(b),
+        mistakes=[(lambda got: np.isnan(got).any(), "a part without keys made a NaN: -inf - (-inf)")],
+    )
+check(
+    "two empty parts",
+    np.array(quiet_merge(empty, empty)),
+    np.array(empty),
+    mistakes=[
+        (
+            lambda got: np.isnan(got).any(),
+            "two parts without keys made a NaN: exp(-inf - (-inf)); such a part must be treated as what it is",
+        )
+    ],
+)
 with np.errstate(all="ignore"):
     far = quiet_merge(part(np.array([1e5]), np.array([1.0])), part(np.array([1e5 + np.log(3)]), np.array([5.0])))
-check("scores of 100000", answer(far), np.array([4, 1e5 + np.log(4)]), mistakes=[(lambda got: not np.isfinite(got).all(), "exp(100000) overflows: only differences may be exponentiated")])
+check(
+    "scores of 100000",
+    answer(far),
+    np.array([4, 1e5 + np.log(4)]),
+    mistakes=[
+        (lambda got: not np.isfinite(got).all(), "exp(100000) overflows: only differences may be exponentiated")
+    ],
+)
 
 # %%
-reveal("the score from which on exp(score) overflows in f32", float(np.log(np.finfo(np.float32).max)), "ln(3.4e38); in f16 it is ln 65504 = 11.1, and scores of 100 are no rarity.", 3)
-reveal("the factor on the old sums when a tile raises the maximum from ln 2 to ln 8", float(np.exp(np.log(2) - np.log(8))), "exp(ln 2 - ln 8) = 2/8.", 3)
+reveal(
+    "the score from which on exp(score) overflows in f32",
+    float(np.log(np.finfo(np.float32).max)),
+    "ln(3.4e38); in f16 it is ln 65504 = 11.1, and scores of 100 are no rarity.",
+    3,
+)
+reveal(
+    "the factor on the old sums when a tile raises the maximum from ln 2 to ln 8",
+    float(np.exp(np.log(2) - np.log(8))),
+    "exp(ln 2 - ln 8) = 2/8.",
+    3,
+)
 
 # %% [markdown]
 # ## A row walks over its tiles
@@ -87,14 +128,26 @@ for j in range(0, 7, 2):
     old = state
     state = merge(state, part(all_scores[keys], all_values[keys]))
     walk.append((j, keys, state, np.exp(old[0] - state[0])))
-    print("keys %-8s m = ln %g  factor %-4g l = %g  O = %g" % (tuple(keys), np.exp(state[0]).round(9), np.round(walk[-1][3], 9), np.round(state[1], 9), np.round(state[2], 9)))
+    print(
+        "keys %-8s m = ln %g  factor %-4g l = %g  O = %g"
+        % (
+            tuple(keys),
+            np.exp(state[0]).round(9),
+            np.round(walk[-1][3], 9),
+            np.round(state[1], 9),
+            np.round(state[2], 9),
+        )
+    )
 print("o = %g, lse = ln %g" % (np.round(state[2] / state[1], 9), np.exp(answer(state)[1]).round(9)))
 
 # %%
 figure, axs = axes(7.8, 2.7, 3)
 step = np.arange(1, 5)
-for ax, what, title in zip(axs, ([np.exp(s[0]) for _, _, s, _ in walk], [s[1] for _, _, s, _ in walk], [s[2] for _, _, s, _ in walk]),
-                           ("exp(m), the largest weight so far", "l, in units of exp(m)", "O, in units of exp(m)")):
+for ax, what, title in zip(
+    axs,
+    ([np.exp(s[0]) for _, _, s, _ in walk], [s[1] for _, _, s, _ in walk], [s[2] for _, _, s, _ in walk]),
+    ("exp(m), the largest weight so far", "l, in units of exp(m)", "O, in units of exp(m)"),
+):
     ax.bar(step, what, color=[PROMPT, PROMPT, RESPONSES[1], RESPONSES[1]], edgecolor=INK)
     ax.set(title=title, xticks=step, xticklabels=["(0,1)", "(2)", "(5)", "(6)"], xlabel="keys of the tile")
     ax.title.set_fontsize(9)
@@ -102,7 +155,11 @@ for ax, what, title in zip(axs, ([np.exp(s[0]) for _, _, s, _ in walk], [s[1] fo
         ax.text(x, y, "%g" % np.round(y, 6), ha="center", va="bottom" if y >= 0 else "top", fontsize=8)
     ax.margins(y=0.15)
 axs[2].axhline(0, color=INK, linewidth=0.8)
-show(figure, "the state of row 6 after each tile: exp(m) is 1, 2, 4, 8, l stays 2, O goes 8, 8, -4, 4; prompt tiles blue, tiles of b warm")
+show(
+    figure,
+    "the state of row 6 after each tile: exp(m) is 1, 2, 4, 8, l stays 2, O goes 8, 8, -4, 4; prompt tiles blue,"
+    " tiles of b warm",
+)
 
 # %% [markdown]
 # ## What the maximum is for
@@ -131,7 +188,11 @@ ax.text(109, 1e-9, "overflow", ha="center", fontsize=8)
 ax.text(-117, 1e-9, "all 0", ha="center", fontsize=8)
 ax.set(xlabel="level of the scores", ylabel="error of o in f32", title="one row of 64 keys")
 ax.legend(fontsize=8, loc="upper center")
-show(figure, "the merged softmax is right at every level of the scores; the plain one has no finite result near 88.7 and above, loses digits below -87 and is 0/0 at the left end")
+show(
+    figure,
+    "the merged softmax is right at every level of the scores; the plain one has no finite result near 88.7 and"
+    " above, loses digits below -87 and is 0/0 at the left end",
+)
 assert np.isnan(plain[-1]) and np.isnan(plain[0]) and max(safe) < 1e-4
 
 # %% [wrong] merge | they need the factor

@@ -21,6 +21,7 @@ print("%d rows, %d visible pairs a head" % (layout.rows, layout.pairs))
 #
 # Every visible pair needs the key and the value, D numbers of 2 bytes each, for each of the H query heads. When a fetched key serves `rows` query rows, it is fetched that many times less often. And every pair costs 4 D operations: 2 D for the score, 2 D for the output. Fetching and arithmetic go on at the same time.
 
+
 # %%
 def fetched_bytes(pairs, rows):
     # hole fetched: return the bytes of keys and values that are fetched for H heads, a fetched key serving `rows` rows
@@ -33,22 +34,59 @@ def time_ms(fetched, flops):
     return max(fetched / MEMORY, flops / F32) * 1e3
     # end
 
+
 # %%
 one = layout.pairs * H * 4 * D
-check("bytes of one row a fetch", float(fetched_bytes(layout.pairs, 1) or 0), float(one), mistakes=[
-    (one / 2, "values are fetched, too: two vectors of D for each pair"), (one / H, "every query head fetches for itself: H times"),
-    (one / 4, "every query head fetches for itself, also those that share a key head: H times, not Hkv times")])
-check("bytes of 64 rows a fetch", float(fetched_bytes(layout.pairs, 64)), one / 64, mistakes=[(lambda got: got >= one, "a key that serves 64 rows is fetched 64 times less often")])
+check(
+    "bytes of one row a fetch",
+    float(fetched_bytes(layout.pairs, 1) or 0),
+    float(one),
+    mistakes=[
+        (one / 2, "values are fetched, too: two vectors of D for each pair"),
+        (one / H, "every query head fetches for itself: H times"),
+        (
+            one / 4,
+            "every query head fetches for itself, also those that share a key head: H times, not Hkv times",
+        ),
+    ],
+)
+check(
+    "bytes of 64 rows a fetch",
+    float(fetched_bytes(layout.pairs, 64)),
+    one / 64,
+    mistakes=[(lambda got: got >= one, "a key that serves 64 rows is fetched 64 times less often")],
+)
 for fetched, flops in ((one, 0), (one / 64, one), (0, one)):
     a, b = fetched / MEMORY * 1e3, flops / F32 * 1e3
-    check("time of %.3g bytes and %.3g operations" % (fetched, flops), float(time_ms(fetched, flops)), max(a, b),
-          mistakes=[(a + b, "they overlap: the slower of the two decides, not their sum"), (min(a, b), "the slower of the two decides")])
+    check(
+        "time of %.3g bytes and %.3g operations" % (fetched, flops),
+        float(time_ms(fetched, flops)),
+        max(a, b),
+        mistakes=[
+            (a + b, "they overlap: the slower of the two decides, not their sum"),
+            (min(a, b), "the slower of the two decides"),
+        ],
+    )
 
 # %%
 flops = layout.pairs * H * 4 * D
-reveal("ms of a kernel in which each row fetches each of its keys from memory", time_ms(fetched_bytes(layout.pairs, 1), 0), "%.1f GB at 4 TB/s." % (one / 1e9), 3)
-reveal("ms when a fetched key serves 64 rows, if fetching were all", time_ms(fetched_bytes(layout.pairs, 64), 0), "64 times less; its arithmetic takes %.2f ms, so arithmetic is the limit." % time_ms(0, flops), 2)
-reveal("rows that must share a fetch before arithmetic, and not memory, sets the time", F32 / MEMORY, "n rows do about n operations for each byte; the machine does 15 in the time of one byte.")
+reveal(
+    "ms of a kernel in which each row fetches each of its keys from memory",
+    time_ms(fetched_bytes(layout.pairs, 1), 0),
+    "%.1f GB at 4 TB/s." % (one / 1e9),
+    3,
+)
+reveal(
+    "ms when a fetched key serves 64 rows, if fetching were all",
+    time_ms(fetched_bytes(layout.pairs, 64), 0),
+    "64 times less; its arithmetic takes %.2f ms, so arithmetic is the limit." % time_ms(0, flops),
+    2,
+)
+reveal(
+    "rows that must share a fetch before arithmetic, and not memory, sets the time",
+    F32 / MEMORY,
+    "n rows do about n operations for each byte; the machine does 15 in the time of one byte.",
+)
 
 # %% [markdown]
 # ## Measured
@@ -56,13 +94,37 @@ reveal("rows that must share a fetch before arithmetic, and not memory, sets the
 # The rung `naive` goes over the keys three times: twice for scores alone, once for scores and values. So it fetches twice what `warp` does. `shared` fetches for tiles of 64 rows; counted exactly, with the key ranges of each tile:
 
 # %%
-exact = sum(end - begin for i in range(0, layout.rows, 64) for begin, end in layout.key_ranges(i, min(i + 64, layout.rows))) * H * 4 * D
+exact = (
+    sum(
+        end - begin
+        for i in range(0, layout.rows, 64)
+        for begin, end in layout.key_ranges(i, min(i + 64, layout.rows))
+    )
+    * H
+    * 4
+    * D
+)
 fetched = {"naive": 2 * fetched_bytes(layout.pairs, 1), "warp": fetched_bytes(layout.pairs, 1), "shared": exact}
-runs = {r["kernel"]: r for r in gpu_runs("forward", ["naive", "warp", "shared"]) if (r["shape"], r["heads"], r["d"]) == ((N, P, R), H, D)}
+runs = {
+    r["kernel"]: r
+    for r in gpu_runs("forward", ["naive", "warp", "shared"])
+    if (r["shape"], r["heads"], r["d"]) == ((N, P, R), H, D)
+}
 print("rung      GB fetched   FLOP/byte   bound, ms   measured, ms   measured / bound   useful TFLOP/s")
 for name, r in runs.items():
     bound = time_ms(fetched[name], flops)
-    print("%-8s %11.2f %11.2f %11.2f %14.2f %18.2f %16.2f" % (name, fetched[name] / 1e9, flops / fetched[name], bound, r["ms"], r["ms"] / bound, flops / r["ms"] / 1e9))
+    print(
+        "%-8s %11.2f %11.2f %11.2f %14.2f %18.2f %16.2f"
+        % (
+            name,
+            fetched[name] / 1e9,
+            flops / fetched[name],
+            bound,
+            r["ms"],
+            r["ms"] / bound,
+            flops / r["ms"] / 1e9,
+        )
+    )
 print(table("first_rungs")[1])
 
 # %% [markdown]
@@ -77,8 +139,21 @@ ax.loglog(x, np.minimum(x * MEMORY, F32) / 1e12, color=INK)
 ax.text(0.05, 0.36, "4 TB/s", rotation=35, fontsize=8)
 ax.text(100, 68, "60 TFLOP/s", fontsize=8)
 for (name, r), colour, marker in zip(runs.items(), (COOL[1], COOL[0], COOL[2]), "^os"):
-    ax.plot(flops / fetched[name], flops / r["ms"] / 1e9, marker=marker, color=colour, markersize=9, linestyle="none", label=name)
-ax.set(xlabel="useful FLOP for each byte fetched", ylabel="useful TFLOP/s", title="three rungs and the roof", ylim=(0.08, 200))
+    ax.plot(
+        flops / fetched[name],
+        flops / r["ms"] / 1e9,
+        marker=marker,
+        color=colour,
+        markersize=9,
+        linestyle="none",
+        label=name,
+    )
+ax.set(
+    xlabel="useful FLOP for each byte fetched",
+    ylabel="useful TFLOP/s",
+    title="three rungs and the roof",
+    ylim=(0.08, 200),
+)
 ax.legend(loc="lower right")
 show(figure, "roofline: naive far below the slope, warp at it, shared under the flat top")
 
@@ -90,7 +165,10 @@ show(figure, "roofline: naive far below the slope, warp at it, shared under the 
 # %%
 for name, r in runs.items():
     if r["replicated_ms"]:
-        print("%-8s packed %7.2f ms, replicated %7.2f ms: %.2f times; A = %.2f" % (name, r["ms"], r["replicated_ms"], r["replicated_ms"] / r["ms"], dk.saving(layout)["pair_ratio"]))
+        print(
+            "%-8s packed %7.2f ms, replicated %7.2f ms: %.2f times; A = %.2f"
+            % (name, r["ms"], r["replicated_ms"], r["replicated_ms"] / r["ms"], dk.saving(layout)["pair_ratio"])
+        )
 
 # %% [wrong] fetched | values are fetched, too
 # return pairs * H * D * 2 / rows

@@ -15,9 +15,15 @@ predict("extra time of equal bits, largest problem, in percent", 7)
 
 # %%
 group = seven()
-k, p, v, o, dout = np.log([1, 1, 2, 4, 8, 4, 8.0]), np.array([1, 1, 2, 0, 0, 4, 8]) / 16, np.array([8, 0, 4, 16, 2, -8, 6.0]), 2.0, 16.0
+k, p, v, o, dout = (
+    np.log([1, 1, 2, 4, 8, 4, 8.0]),
+    np.array([1, 1, 2, 0, 0, 4, 8]) / 16,
+    np.array([8, 0, 4, 16, 2, -8, 6.0]),
+    2.0,
+    16.0,
+)
 share = p * dout * (v - o) * k / np.log(2)  # what each key gives to dq of row 6
-four = [float(share[j:j + 2].sum().round(9)) for j in range(0, 7, 2)]
+four = [float(share[j : j + 2].sum().round(9)) for j in range(0, 7, 2)]
 print("parts of dq of row 6:", four)
 
 
@@ -39,14 +45,23 @@ def add_in_four_bits(parts):
 
 for name, order in (("first to last", four), ("last to first", four[::-1])):
     print("%s: %g, running sums %s" % (name, *add_in_four_bits(order)))
-visible = sum(group.mask()[6, j:j + 2].any() for j in range(0, 7, 2))
-reveal("parts of dq of row 6 of the seven tokens, from key tiles of two", int(visible), "row 6 sees a key of every tile.")
-reveal("0, 4, -80, 96 added from the last to the first in a format of 4 bits; the exact sum is 20", add_in_four_bits(four[::-1])[0], "from the first to the last it is 16: 4 - 80 = -76 becomes -80.")
+visible = sum(group.mask()[6, j : j + 2].any() for j in range(0, 7, 2))
+reveal(
+    "parts of dq of row 6 of the seven tokens, from key tiles of two",
+    int(visible),
+    "row 6 sees a key of every tile.",
+)
+reveal(
+    "0, 4, -80, 96 added from the last to the first in a format of 4 bits; the exact sum is 20",
+    add_in_four_bits(four[::-1])[0],
+    "from the first to the last it is 16: 4 - 80 = -76 becomes -80.",
+)
 
 # %% [markdown]
 # ## A race
 #
 # Two threads add 1 to a number. Each reads, adds, writes. Without an atomic addition one may read before the other has written, and a contribution is lost. Here 100 threads do their reads and writes in a random order.
+
 
 # %%
 def race(threads, seed):
@@ -80,7 +95,10 @@ def add_up(numbers):
 
 sums = {float(add_up(parts[rng.permutation(64)])) for _ in range(500)}
 exact = float(parts.astype(np.float64).sum())
-print("%d different results, the worst %.1e from the exact sum, %.4f" % (len(sums), max(abs(s - exact) for s in sums), exact))
+print(
+    "%d different results, the worst %.1e from the exact sum, %.4f"
+    % (len(sums), max(abs(s - exact) for s in sums), exact)
+)
 assert max(abs(s - exact) for s in sums) < 1e-5
 assert 1 < len(sums) < 500
 
@@ -92,11 +110,13 @@ assert 1 < len(sums) < 500
 #
 # Parts arrive as pairs (number of the tile, value) in any order. Return an f32 sum whose bits do not depend on the order of arrival. Keep it in f32: sums in double are not what a GPU has time for, and they would only hide the question.
 
+
 # %%
 def ordered_sum(arrivals):
     # hole ordered: return the f32 sum of the values, the same bits for every order of arrival; add_up may help
     return add_up(value for tile, value in sorted(arrivals))
     # end
+
 
 # %%
 want = float(add_up(parts))
@@ -106,8 +126,26 @@ for seed in range(50):
     results_of_orders.append(ordered_sum([(int(t), parts[t]) for t in order]))
 if results_of_orders[0] is not None and any(np.asarray(x).dtype != np.float32 for x in results_of_orders):
     results_of_orders = ["not f32"]
-check("50 orders of arrival give", "nothing" if results_of_orders[0] is None else "not f32" if results_of_orders == ["not f32"] else "%d results" % len(set(map(float, results_of_orders))), "1 results", mistakes=[
-    ("not f32", "the sum must be kept in f32, as a kernel keeps it"), (lambda got: got.endswith("results"), "the bits still depend on who came first: put the parts in an order of their own before adding")])
+check(
+    "50 orders of arrival give",
+    (
+        "nothing"
+        if results_of_orders[0] is None
+        else (
+            "not f32"
+            if results_of_orders == ["not f32"]
+            else "%d results" % len(set(map(float, results_of_orders)))
+        )
+    ),
+    "1 results",
+    mistakes=[
+        ("not f32", "the sum must be kept in f32, as a kernel keeps it"),
+        (
+            lambda got: got.endswith("results"),
+            "the bits still depend on who came first: put the parts in an order of their own before adding",
+        ),
+    ],
+)
 check("the result is the sum", float(results_of_orders[0]), exact, tolerance=1e-5)
 
 # %% [markdown]
@@ -134,11 +172,21 @@ show(figure, "additions to dq rise along the prompt to 128, then go from 129 to 
 # %%
 import os, re
 from lab import ROOT
+
 with open(os.path.join(ROOT, "common", "kernels.def"), encoding="utf-8") as file:
     registered = re.findall(r'DKV_KERNEL\(gpu, bwd, (\w+), "[^"]*", (\w+),', file.read())
 for name, order in registered:
-    print("%-8s %s" % (name, {"DKV_ALWAYS": "always: each output has one owner that adds in one order", "DKV_NEVER": "never: atomics, whoever comes first",
-                              "DKV_ON_REQUEST": "on request: atomics, or each addition waits for its turn"}[order]))
+    print(
+        "%-8s %s"
+        % (
+            name,
+            {
+                "DKV_ALWAYS": "always: each output has one owner that adds in one order",
+                "DKV_NEVER": "never: atomics, whoever comes first",
+                "DKV_ON_REQUEST": "on request: atomics, or each addition waits for its turn",
+            }[order],
+        )
+    )
 
 # %% [markdown]
 # Twenty runs of one call on each kernel, compared bit by bit; and what the turns cost, the default beside the ordered mode of the fastest kernel:
@@ -151,13 +199,29 @@ print(table("equal_bits")[1])
 # %%
 rows, origin = table("determinism")
 price = [float(r["price of equal bits"].split()[0]) for r in rows]
-reveal("extra time of equal bits, largest problem, in percent", int(rows[-1]["price of equal bits"].split()[0]), "N, P, R = %s: %s ms as they come, %s ms in turns." % (
-    rows[-1]["N, P, R"], rows[-1]["as they come, ms"], rows[-1]["in turns, ms"]))
+reveal(
+    "extra time of equal bits, largest problem, in percent",
+    int(rows[-1]["price of equal bits"].split()[0]),
+    "N, P, R = %s: %s ms as they come, %s ms in turns."
+    % (rows[-1]["N, P, R"], rows[-1]["as they come, ms"], rows[-1]["in turns, ms"]),
+)
 figure, ax = axes(6.6, 3.0)
 ax.barh(range(len(rows)), price, color=COOL[0])
 for n, r in enumerate(rows):
-    ax.text(max(price[n], 0) + 0.3, n, "%s   (%s to %s ms)" % (r["price of equal bits"], r["as they come, ms"], r["in turns, ms"]), va="center", fontsize=8)
-ax.set(yticks=range(len(rows)), yticklabels=[r["N, P, R"] for r in rows], xlabel="extra time, %", xlim=(0, 1.5 * max(price)), title="price of equal bits, Hopper backward, bf16, D = 128")
+    ax.text(
+        max(price[n], 0) + 0.3,
+        n,
+        "%s   (%s to %s ms)" % (r["price of equal bits"], r["as they come, ms"], r["in turns, ms"]),
+        va="center",
+        fontsize=8,
+    )
+ax.set(
+    yticks=range(len(rows)),
+    yticklabels=[r["N, P, R"] for r in rows],
+    xlabel="extra time, %",
+    xlim=(0, 1.5 * max(price)),
+    title="price of equal bits, Hopper backward, bf16, D = 128",
+)
 ax.tick_params(labelsize=8)
 ax.invert_yaxis()
 show(figure, "bars of the extra time of the ordered mode by shape: highest where tiles are few or uneven")

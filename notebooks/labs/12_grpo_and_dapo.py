@@ -14,6 +14,7 @@ predict("DAPO's loss of 2 good tokens and 8 bad ones at r = 1", 0.6)
 #
 # A response is compared with its siblings: $A_n = (r_n - \text{mean}) / \text{deviation}$, the deviation over n (not n - 1). A group whose rewards are all equal teaches nothing: all its advantages are 0.
 
+
 # %%
 def advantages(reward):
     reward = np.asarray(reward, float)
@@ -22,20 +23,37 @@ def advantages(reward):
     return (reward - reward.mean()) / deviation if deviation > 0 else np.zeros(len(reward))
     # end
 
+
 # %%
 for reward in ([1, 0], [1, 0, 0, 0, 0, 0, 0, 0], [0.2, 1.2, 1.1, 0.0, 0.7], [1, 1, 1]):
     with np.errstate(all="ignore"):
         got = advantages(reward)
     r = np.asarray(reward, float)
-    check("advantages of %s" % reward, got, dk.advantages(reward, population=True, epsilon=0), mistakes=[
-        (dk.advantages(reward, epsilon=0), "that is the deviation over n - 1"), (dk.advantages(reward, divide_by_std=False), "the division by the deviation is missing (that is Dr.GRPO)"),
-        (lambda got: np.isnan(got).any(), "0 / 0: a group of equal rewards has the advantages 0"), (r, "rewards are no advantages: subtract the group's mean")])
-reveal("advantage of the better of two responses, rewards 1 and 0, deviation over n", float(advantages([1, 0])[0]), "mean 1/2, deviation 1/2; the other one gets -1.")
+    check(
+        "advantages of %s" % reward,
+        got,
+        dk.advantages(reward, population=True, epsilon=0),
+        mistakes=[
+            (dk.advantages(reward, epsilon=0), "that is the deviation over n - 1"),
+            (
+                dk.advantages(reward, divide_by_std=False),
+                "the division by the deviation is missing (that is Dr.GRPO)",
+            ),
+            (lambda got: np.isnan(got).any(), "0 / 0: a group of equal rewards has the advantages 0"),
+            (r, "rewards are no advantages: subtract the group's mean"),
+        ],
+    )
+reveal(
+    "advantage of the better of two responses, rewards 1 and 0, deviation over n",
+    float(advantages([1, 0])[0]),
+    "mean 1/2, deviation 1/2; the other one gets -1.",
+)
 
 # %% [markdown]
 # ## Your turn: the clipped loss
 #
 # $l = -\min(rA,\; \mathrm{clip}(r, 1-low, 1+high)\,A)$, and its slope by the log-probability: $-rA$ where the first one is the smaller, 0 where the constant is.
+
 
 # %%
 def token_loss(r, A, low=0.2, high=0.28):
@@ -44,16 +62,38 @@ def token_loss(r, A, low=0.2, high=0.28):
     return (-r * A, -r * A) if r * A <= kept * A else (-kept * A, 0.0)
     # end
 
+
 # %%
 for r, A in ((1.5, 1), (1.5, -1), (0.5, 1), (0.5, -1), (1.1, 2), (0.9, -0.5), (1.0, 1)):
     loss, slope = dk.policy_loss([np.log(r)], [0.0], [1], [A])
     kept = np.clip(r, 0.8, 1.28)
-    check("loss and slope at r = %g, A = %g" % (r, A), np.array(token_loss(r, A) or [np.nan] * 2, float), np.array([loss, slope[0]]), tolerance=1e-6, mistakes=[
-        (np.array([-kept * A, -r * A if kept == r else 0]), "the clip alone stops tokens that went the wrong way, too: that is what the min is for"),
-        (np.array([-max(r * A, kept * A), -r * A if r * A >= kept * A else 0]), "min, not max: the more pessimistic of the two"),
-        (np.array([-loss, -slope[0]]), "it is a loss: what is minimised has a minus sign")])
-reveal("slope of a token's loss at r = 1.5, A = +1, clip 0.2 / 0.28", float(token_loss(1.5, 1)[1]), "good, and already far more likely than when it was sampled: nothing more to do.")
-reveal("slope at r = 1.5, A = -1", float(token_loss(1.5, -1)[1]), "bad, and more likely than before: it is pushed down, harder the further it went.")
+    check(
+        "loss and slope at r = %g, A = %g" % (r, A),
+        np.array(token_loss(r, A) or [np.nan] * 2, float),
+        np.array([loss, slope[0]]),
+        tolerance=1e-6,
+        mistakes=[
+            (
+                np.array([-kept * A, -r * A if kept == r else 0]),
+                "the clip alone stops tokens that went the wrong way, too: that is what the min is for",
+            ),
+            (
+                np.array([-max(r * A, kept * A), -r * A if r * A >= kept * A else 0]),
+                "min, not max: the more pessimistic of the two",
+            ),
+            (np.array([-loss, -slope[0]]), "it is a loss: what is minimised has a minus sign"),
+        ],
+    )
+reveal(
+    "slope of a token's loss at r = 1.5, A = +1, clip 0.2 / 0.28",
+    float(token_loss(1.5, 1)[1]),
+    "good, and already far more likely than when it was sampled: nothing more to do.",
+)
+reveal(
+    "slope at r = 1.5, A = -1",
+    float(token_loss(1.5, -1)[1]),
+    "bad, and more likely than before: it is pushed down, harder the further it went.",
+)
 r = np.linspace(0.3, 1.9, 161)
 figure, axs = axes(7.4, 3.0, 2)
 for ax, A in zip(axs, (1, -1)):
@@ -64,7 +104,11 @@ for ax, A in zip(axs, (1, -1)):
     ax.axvspan(0.8, 1.28, color=GHOST, alpha=0.35)
     ax.set(title="A = %+d" % A, xlabel="ratio r", ylabel="loss of a token")
     ax.legend(fontsize=8)
-show(figure, "the loss of a token over its ratio: for A = +1 flat above 1.28, for A = -1 flat below 0.8; the clip range is grey")
+show(
+    figure,
+    "the loss of a token over its ratio: for A = +1 flat above 1.28, for A = -1 flat below 0.8; the clip range is"
+    " grey",
+)
 
 # %% [markdown]
 # ## One constant tells the methods apart
@@ -81,7 +125,10 @@ whole = dk.policy_loss(zero, zero, [2, 8], [1, -1])[0]
 reveal("DAPO's loss of 2 good tokens and 8 bad ones at r = 1", round(whole, 6), "-2/10 + 8/10.", 2)
 pieces = [dk.policy_loss(np.zeros(n), np.zeros(n), [n], [a]) for n, a in ((2, 1), (8, -1))]
 right = [dk.policy_loss(np.zeros(n), np.zeros(n), [n], [a], tokens=10, responses=2) for n, a in ((2, 1), (8, -1))]
-print("two micro-batches, each divided by its own tokens: %g; by the whole step's: %g" % (round(sum(p[0] for p in pieces), 6), round(sum(p[0] for p in right), 6)))
+print(
+    "two micro-batches, each divided by its own tokens: %g; by the whole step's: %g"
+    % (round(sum(p[0] for p in pieces), 6), round(sum(p[0] for p in right), 6))
+)
 
 # %% [markdown]
 # The first sum is no DAPO loss any more: a short response weighs as much as a long one, as under GRPO, and no error appears. Normalisers are counted over the whole step.
@@ -105,19 +152,46 @@ axs[0].legend(fontsize=8)
 show(figure, "accuracy of the packed and the replicated run: on top of each other by step, apart by second")
 last = {name: steps[-1]["seconds"] for name, steps in runs.items()}
 update = {name: sum(s["update_seconds"] for s in steps) for name, steps in runs.items()}
-print("%d steps, N = %d: %.1f s packed, %.1f s replicated: the whole loop %.1f times faster, the updates alone %.1f times" % (
-    runs["packed"][-1]["step"], about["responses"], last["packed"], last["replicated"], last["replicated"] / last["packed"], update["replicated"] / update["packed"]))
-print("measured on %s, %d threads, %s, docs/results/training" % (about["device"], about["threads"], about["date"][:10]))
+print(
+    "%d steps, N = %d: %.1f s packed, %.1f s replicated: the whole loop %.1f times faster, the updates alone %.1f"
+    " times"
+    % (
+        runs["packed"][-1]["step"],
+        about["responses"],
+        last["packed"],
+        last["replicated"],
+        last["replicated"] / last["packed"],
+        update["replicated"] / update["packed"],
+    )
+)
+print(
+    "measured on %s, %d threads, %s, docs/results/training"
+    % (about["device"], about["threads"], about["date"][:10])
+)
 
 # %%
 figure, ax = axes(6.4, 3.1)
 for seed, colour, line in ((1, COOL[0], "-"), (2, COOL[1], "--"), (3, COOL[2], ":")):
     held_out = training("sort_seed%d.jsonl" % seed, "evaluation")
-    ax.plot([e["step"] for e in held_out], [e["sampled"] for e in held_out], line, color=colour, marker="o", markersize=3, label="seed %d" % seed)
+    ax.plot(
+        [e["step"] for e in held_out],
+        [e["sampled"] for e in held_out],
+        line,
+        color=colour,
+        marker="o",
+        markersize=3,
+        label="seed %d" % seed,
+    )
 ax.set(xlabel="step", ylabel="exact answers, held out", ylim=(0, 1.02), title="three seeds, one task")
 ax.legend()
 show(figure, "held-out accuracy of three seeds rises from about a third to above nine tenths")
-print("first and last: " + ", ".join("%.2f to %.2f" % (e[0]["sampled"], e[-1]["sampled"]) for e in (training("sort_seed%d.jsonl" % s, "evaluation") for s in (1, 2, 3))))
+print(
+    "first and last: "
+    + ", ".join(
+        "%.2f to %.2f" % (e[0]["sampled"], e[-1]["sampled"])
+        for e in (training("sort_seed%d.jsonl" % s, "evaluation") for s in (1, 2, 3))
+    )
+)
 
 # %% [wrong] advantages | that is the deviation over n - 1
 # deviation = reward.std(ddof=1)

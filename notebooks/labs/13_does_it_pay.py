@@ -13,6 +13,7 @@ predict("times faster with N = 1", 1)
 #
 # Times add, ratios do not. `cost` has `linear_flops`, `head_flops` and `pair_flops`, forward, for one layout. A training step does the linear layers and the head 3 times (forward, and two products backward), attention 3.5 times (two products forward, five backward).
 
+
 # %%
 def update_flops(cost):
     # hole update: return the FLOPs of a training step, forward and backward
@@ -21,9 +22,10 @@ def update_flops(cost):
 
 
 def loop_speedup(share, ratio):
-    # hole loop: return how many times faster the loop is; the update took `share` of its time and is now `ratio` times faster
+    # hole loop: return how many times faster the loop is, when its `share` of update becomes `ratio` times faster
     return 1 / (share / ratio + 1 - share)
     # end
+
 
 # %%
 saving = dk.saving(dk.group(8192, [1024] * 16))
@@ -33,18 +35,56 @@ for P, lengths in ((8192, [1024] * 16), (3, [2, 2]), (512, [4096] * 4), (4096, [
     both = s["replicated"], s["packed"]
     forward = [c["linear_flops"] + c["head_flops"] + c["pair_flops"] for c in both]
     headless = [3 * c["linear_flops"] + 3.5 * c["pair_flops"] for c in both]
-    check("update ratio of P=%d, N=%d" % (P, len(lengths)), flops[0] / flops[1] if None not in flops else None, s["step_ratio"], mistakes=[
-        (forward[0] / forward[1], "that is the forward pass alone: backward takes twice as long in the linear layers, 2.5 times in attention"),
-        (s["rho"], "rho is the ratio of the linear layers alone"), (headless[0] / headless[1], "the LM head is missing, and it hardly shrinks")])
+    check(
+        "update ratio of P=%d, N=%d" % (P, len(lengths)),
+        flops[0] / flops[1] if None not in flops else None,
+        s["step_ratio"],
+        mistakes=[
+            (
+                forward[0] / forward[1],
+                (
+                    "that is the forward pass alone: backward takes twice as long in the linear layers, 2.5 times"
+                    " in attention"
+                ),
+            ),
+            (s["rho"], "rho is the ratio of the linear layers alone"),
+            (headless[0] / headless[1], "the LM head is missing, and it hardly shrinks"),
+        ],
+    )
 for share, ratio in ((0.5, 5.25), (1.0, 3.0), (0.0, 9.0), (0.8, 2.0)):
-    check("loop, update %g %% of the time, %g times faster" % (100 * share, ratio), loop_speedup(share, ratio), 1 / (share / ratio + 1 - share), mistakes=[
-        (share * ratio + 1 - share, "times add, ratios do not: what remains is share / ratio of the old time"), (ratio, "the rest of the loop is as slow as before")])
+    check(
+        "loop, update %g %% of the time, %g times faster" % (100 * share, ratio),
+        loop_speedup(share, ratio),
+        1 / (share / ratio + 1 - share),
+        mistakes=[
+            (
+                share * ratio + 1 - share,
+                "times add, ratios do not: what remains is share / ratio of the old time",
+            ),
+            (ratio, "the rest of the loop is as slow as before"),
+        ],
+    )
 
 # %%
-reveal("Qwen3-8B, P = 8192, 16 x 1024: times fewer FLOPs of an update (rho = 6, A = 3.86)", update_flops(saving["replicated"]) / update_flops(saving["packed"]),
-       "%.0f TFLOP instead of %.0f." % (update_flops(saving["packed"]) / 1e12, update_flops(saving["replicated"]) / 1e12), 3)
-reveal("times faster a loop of which the update took half", loop_speedup(0.5, saving["step_ratio"]), "the other half is untouched: even an update that costs nothing would only give 2.", 3)
-reveal("times faster with N = 1", dk.saving(dk.group(8192, [1024]))["step_ratio"], "one response has nobody to share its prompt with.", 3)
+reveal(
+    "Qwen3-8B, P = 8192, 16 x 1024: times fewer FLOPs of an update (rho = 6, A = 3.86)",
+    update_flops(saving["replicated"]) / update_flops(saving["packed"]),
+    "%.0f TFLOP instead of %.0f."
+    % (update_flops(saving["packed"]) / 1e12, update_flops(saving["replicated"]) / 1e12),
+    3,
+)
+reveal(
+    "times faster a loop of which the update took half",
+    loop_speedup(0.5, saving["step_ratio"]),
+    "the other half is untouched: even an update that costs nothing would only give 2.",
+    3,
+)
+reveal(
+    "times faster with N = 1",
+    dk.saving(dk.group(8192, [1024]))["step_ratio"],
+    "one response has nobody to share its prompt with.",
+    3,
+)
 
 # %% [markdown]
 # ## The map
@@ -59,11 +99,30 @@ for ax, z, title in ((axs[0], ratio, "update"), (axs[1], 1 / (0.5 / ratio + 0.5)
     image = ax.imshow(np.log2(z), cmap="cividis", origin="lower", vmin=0, vmax=4.5, aspect="auto")
     for i in range(len(counts)):
         for j in range(len(prompts)):
-            ax.text(j, i, "%.3g" % round(z[i, j], 1 if z[i, j] < 9.95 else 0), ha="center", va="center", fontsize=7, color="white" if np.log2(z[i, j]) < 2.6 else INK)
-    ax.set(title=title + ", times", xlabel="P (tokens), R = 1024", xticks=range(len(prompts)), yticks=range(len(counts)), yticklabels=counts)
+            ax.text(
+                j,
+                i,
+                "%.3g" % round(z[i, j], 1 if z[i, j] < 9.95 else 0),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if np.log2(z[i, j]) < 2.6 else INK,
+            )
+    ax.set(
+        title=title + ", times",
+        xlabel="P (tokens), R = 1024",
+        xticks=range(len(prompts)),
+        yticks=range(len(counts)),
+        yticklabels=counts,
+    )
     ax.set_xticklabels(["%d" % P if P < 1024 else "%dk" % (P // 1024) for P in prompts], fontsize=8)
 axs[0].set_ylabel("N (responses)")
-show(figure, "two maps over P and N: the update gains up to %.0f times at the upper right and nothing along N = 1; the loop never gains more than 2" % ratio.max())
+show(
+    figure,
+    "two maps over P and N: the update gains up to %.0f times at the upper right and nothing along N = 1; the"
+    " loop never gains more than 2"
+    % ratio.max(),
+)
 
 # %% [markdown]
 # ## Measured: does time follow the prediction?
@@ -72,7 +131,18 @@ show(figure, "two maps over P and N: the update gains up to %.0f times at the up
 
 # %%
 bench = [r for r in measurements() if r["backend"] == "cpu" and "replicated" in r]
-rows = [(r["shape"]["prompt"], r["shape"]["responses"], r["shape"]["dtype"], r["shape"]["head_dim"], r["A"], r["forward_ratio"], r["backward_ratio"]) for r in bench]
+rows = [
+    (
+        r["shape"]["prompt"],
+        r["shape"]["responses"],
+        r["shape"]["dtype"],
+        r["shape"]["head_dim"],
+        r["A"],
+        r["forward_ratio"],
+        r["backward_ratio"],
+    )
+    for r in bench
+]
 print("   P    N  type   D     A   forward  backward")
 for row in sorted(rows, key=lambda row: row[4]):
     print("%4d %4d  %-5s %3d %5.2f %8.2f %8.2f" % row)
@@ -80,11 +150,26 @@ figure, ax = axes(5.2, 3.6)
 ax.plot([0.8, 25], [0.8, 25], color=GHOST)
 ax.plot([r[4] for r in rows], [r[5] for r in rows], "o", color=COOL[0], label="forward")
 ax.plot([r[4] for r in rows], [r[6] for r in rows], "^", color=COOL[1], label="backward")
-ax.set(xscale="log", yscale="log", xlabel="A, predicted", ylabel="replicated ms / packed ms", title="attention on a CPU", xticks=[1, 2, 5, 10, 20], xticklabels=["1", "2", "5", "10", "20"], yticks=[1, 2, 5, 10, 20], yticklabels=["1", "2", "5", "10", "20"])
+ax.set(
+    xscale="log",
+    yscale="log",
+    xlabel="A, predicted",
+    ylabel="replicated ms / packed ms",
+    title="attention on a CPU",
+    xticks=[1, 2, 5, 10, 20],
+    xticklabels=["1", "2", "5", "10", "20"],
+    yticks=[1, 2, 5, 10, 20],
+    yticklabels=["1", "2", "5", "10", "20"],
+)
 ax.minorticks_off()
 ax.legend()
 show(figure, "measured ratios of forward and backward lie on the diagonal from A = 1 to A = 18")
-print("measured on %s" % "; ".join(sorted({"%s, commit %s, %s" % (r["device"].split(",")[0], r["commit"], r["date"][:10]) for r in bench})))
+print(
+    "measured on %s"
+    % "; ".join(
+        sorted({"%s, commit %s, %s" % (r["device"].split(",")[0], r["commit"], r["date"][:10]) for r in bench})
+    )
+)
 
 # %% [markdown]
 # And whole updates of a small model, forward, loss and backward, where nearly all work is per token: the ratio should be rho.
@@ -93,7 +178,10 @@ print("measured on %s" % "; ".join(sorted({"%s, commit %s, %s" % (r["device"].sp
 for name in ("update_n16.jsonl", "update_n32.jsonl"):
     once, run = training(name, "self_check")[0], training(name, "run")[0]
     packed, copies = (float(np.median(once[way + "_seconds"])) for way in ("packed", "replicated"))
-    print("N = %d: rho %.2f, measured %.2f" % (run["responses"], once["replicated_rows"] / once["packed_rows"], copies / packed))
+    print(
+        "N = %d: rho %.2f, measured %.2f"
+        % (run["responses"], once["replicated_rows"] / once["packed_rows"], copies / packed)
+    )
 
 # %% [markdown]
 # ## When to leave it alone
@@ -103,7 +191,10 @@ for name in ("update_n16.jsonl", "update_n32.jsonl"):
 # %%
 for P, N, R in ((8192, 16, 1024), (2048, 8, 2048), (512, 16, 4096)):
     A = dk.saving(dk.group(P, [R] * N))["pair_ratio"]
-    print("P = %4d, %2d x %4d: A = %.2f, so attention pays while the packed kernel has more than %.0f %% of the other's rate" % (P, N, R, A, 100 / A))
+    print(
+        "P = %4d, %2d x %4d: A = %.2f, so attention pays while the packed kernel has more than %.0f %% of the"
+        " other's rate" % (P, N, R, A, 100 / A)
+    )
 
 # %% [wrong] update | that is the forward pass alone
 # return cost["linear_flops"] + cost["head_flops"] + cost["pair_flops"]
