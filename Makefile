@@ -180,11 +180,11 @@ figures: $(BUILD)/dualkv
 figures-check: $(BUILD)/dualkv
 	@tools/make_figures.py --check --program $(BUILD)/dualkv
 
-#: results       times the CPU backend on a quiet machine (minutes) and rewrites docs/results and the tables
+#: results       times the CPU backend on a quiet machine (minutes) and rewrites docs/results, tables and figures
 results:
 	$(AGAIN) tool
 	@tests/bench_cpu.sh $(BUILD)
-	$(AGAIN) tables
+	$(AGAIN) tables figures
 #: tables        rewrites the generated tables of README and docs from docs/results/*.json and common/kernels.def
 tables: $(BUILD)/dualkv
 	@tools/make_tables.py --program $(BUILD)/dualkv
