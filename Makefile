@@ -188,9 +188,11 @@ results:
 #: tables        rewrites the generated tables of README and docs from docs/results/*.json and common/kernels.def
 tables: $(BUILD)/dualkv
 	@tools/make_tables.py --program $(BUILD)/dualkv
+	@tools/training_tables.py
 #: tables-check  says whether they are current
 tables-check: $(BUILD)/dualkv
 	@tools/make_tables.py --check --program $(BUILD)/dualkv
+	@tools/training_tables.py --check
 
 FORMATTED = $(wildcard common/*.[ch] common/*/*.[ch] cpu/*.[ch] cpu/*/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
 #: format        clang-format on every C file

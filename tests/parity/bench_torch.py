@@ -6,7 +6,8 @@ PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: 
 the predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path
 positions and a dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a
 process of its own, in turns, so that neither waits for the other's threads; medians of all turns, peak memory of the
-whole process.
+whole process.  Our side computes the last layer where it predicts only, as ever; "whole" is our time when it does not.
+--json adds the results to a file, in the place of older ones of the same shape and layout.
 """
 
 import argparse
@@ -89,6 +90,15 @@ def run(command, threads):
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
 
+def source(args, torch_result):
+    """Where a result comes from."""
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"], capture_output=True,
+                            text=True).stdout.strip()
+    return {"date": datetime.date.today().isoformat(), "cpu": cpu, "threads": args.threads, "commit": commit,
+            "torch": torch_result["torch"]}
+
+
 def main():
     parser = argparse.ArgumentParser(description="The same update in C and in PyTorch.")
     parser.add_argument("--build", default="build", type=pathlib.Path)
@@ -106,30 +116,29 @@ def main():
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fopenmp", "-I", ROOT, HERE / "bench_update.c", "-o",
                     program, "-L", args.build, "-ldualkv", "-lm", f"-Wl,-rpath,{args.build.resolve()}"], check=True)
     results = []
-    print(f"{'shape':12}{'layout':12}{'C ms':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  C time in")
+    print(f"{'shape':12}{'layout':12}{'C ms':>9}{'whole':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  C time in")
     for name in args.shape or SHAPES:
         for layout in args.layout or ("packed", "replicated"):
-            ours, theirs = [], []
+            ours, whole, theirs = [], [], []
             for _ in range(args.turns):
                 numbers = [str(n) for n in SHAPES[name]]
                 ours.append(run([program, *numbers[:-1], layout, numbers[-1]], args.threads))
+                whole.append(run([program, *numbers[:-1], layout + "-whole", numbers[-1]], args.threads))
                 side = ["--threads", str(args.threads), "--torch-side", name, layout]
                 theirs.append(run([sys.executable, __file__, *side], args.threads))
-            c, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, theirs))
+            c, w, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, whole, theirs))
             c_mib, t_mib = (max(r["peak_mib"] for r in side) for side in (ours, theirs))
             shares = {k[6:]: statistics.median(r[k] for r in ours) for k in ours[0] if k.startswith("share_")}
-            results.append({"shape": name, "layout": layout, "c_ms": c, "torch_ms": t, "ratio": t / c,
+            results.append({"shape": name, "layout": layout, "c_ms": c, "c_whole_ms": w, "torch_ms": t, "ratio": t / c,
                             "c_peak_mib": c_mib, "torch_peak_mib": t_mib, "c_planned_mib": ours[0]["planned_mib"],
-                            "c_shares": shares, "rows": ours[0]["rows"], "parameters": ours[0]["parameters"]})
+                            "c_shares": shares, "rows": ours[0]["rows"], "parameters": ours[0]["parameters"], **source(args, theirs[0])})
             where = ", ".join(f"{k} {100 * v:.0f} %" for k, v in shares.items())
-            print(f"{name:12}{layout:12}{c:9.1f}{t:10.1f}{t / c:7.2f}{c_mib:8.0f}{t_mib:10.0f}  {where}", flush=True)
+            print(f"{name:12}{layout:12}{c:9.1f}{w:9.1f}{t:10.1f}{t / c:7.2f}{c_mib:8.0f}{t_mib:10.0f}  {where}", flush=True)
     if args.json:
-        cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True,
-                                text=True).stdout.strip()
-        args.json.write_text(json.dumps({"date": datetime.date.today().isoformat(), "cpu": cpu, "threads": args.threads,
-                                         "commit": commit, "torch": theirs[0]["torch"], "shapes": SHAPES,
-                                         "results": results}, indent=1) + "\n")
+        done = {(r["shape"], r["layout"]) for r in results}
+        old = json.loads(args.json.read_text())["results"] if args.json.exists() else []
+        kept = [r for r in old if (r["shape"], r["layout"]) not in done]
+        args.json.write_text(json.dumps({"shapes": SHAPES, "results": kept + results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

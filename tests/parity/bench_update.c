@@ -5,7 +5,7 @@
  *
  *     bench_update LAYERS WIDTH MLP VOCABULARY HEADS KV_HEADS HEAD_DIM PROMPT RESPONSES RESPONSE_LENGTH LAYOUT REPEATS
  *
- * LAYOUT is packed or replicated.  Prints one JSON object.  The table of layers is wrapped: every call is timed, so
+ * LAYOUT is packed or replicated, with "-whole" behind it when the last layer is computed at all rows.  Prints one JSON object.  The table of layers is wrapped: every call is timed, so
  * "products" is the time inside linear layers and nothing else, "attention" that inside the attention kernels, "head"
  * that of LM head and softmax.  bench_torch.py builds this, runs it, and runs the same update in PyTorch.
  *
@@ -126,10 +126,11 @@ int main(int argc, char **argv) {
                              .tied = true,
                              .init_std = 0.02};
   int32_t prompt = a[8], responses = a[9], length = a[10], repeats = a[12], count = 0;
-  bool replicated = strcmp(argv[11], "replicated") == 0;
+  bool replicated = strncmp(argv[11], "replicated", 10) == 0;
+  dkv_model_options options = {.whole_last_layer = strstr(argv[11], "-whole") != NULL};
   dkv_model model;
   dkv_optimizer optimizer;
-  need(dkv_model_create(&model, &config, 1, NULL));
+  need(dkv_model_create(&model, &config, 1, &options));
   need(dkv_optimizer_create(&optimizer, &model, NULL));
   dkv_layers timed = *model.layers;
   timed.linear_fwd = linear_fwd;
