@@ -161,5 +161,39 @@ def equal_bits(_):
     return [*lines, *origin(max((data for _, _, data in runs.values()), key=lambda d: (d["date"], d["file"])))]
 
 
+def peer_records():
+    """(what was measured, [(N, P, R), kernel, in copies or not, forward ms, backward ms]): ours and others in one run."""
+    names = {"flex_packed": "FlexAttention, packed mask", "sdpa_cudnn_replicated": "cuDNN, replicated"}
+    data = next((d for d in reversed(files()) if d.get("peers")), None)
+    if data is None:
+        return None, []
+    rows = []
+    for shape in sorted({(r["N"], r["P"], r["R"]) for r in data["peers"]}):
+        of_shape = {"shape": "%d,%d,%d" % shape, "kernel": "hopper", "dtype": "bf16"}
+        settled = [r["ms"] for part in ("forward", "backward") for r in data[part]
+                   if of_shape.items() <= r.items() and r.get("D", r.get("head_dim")) == 128]
+        copies = [r["replicated_ms"] for r in data["packed_and_replicated"]
+                  if (r["N"], r["P"], r["R"], r["kernel"]) == (*shape, "hopper")]
+        if len(settled) == 2 and len(copies) == 2:
+            rows += [(shape, "hopper, packed", False, *settled), (shape, "hopper, replicated", True, *copies)]
+        rows += [(shape, names.get(r["method"], r["method"]), "replicated" in r["method"], r["fwd_ms"], r["bwd_ms"])
+                 for r in data["peers"] if (r["N"], r["P"], r["R"]) == shape]
+    return data, rows
+
+
+def peers(tables):
+    """Forward and backward of one group, of this project's kernels and of others."""
+    data, rows = peer_records()
+    if data is None:
+        return NONE
+    lines = ["| N, P, R | kernel | forward ms | backward ms | together |", "|---|---|---|---|---|"]
+    for shape, name, _, forward, backward in rows:
+        lines.append(f"| {', '.join(map(str, shape))} | {name} | {tables.number(forward)} | {tables.number(backward)} "
+                     f"| {tables.number(forward + backward)} |")
+    product = data.get("cublas_8192_bf16_tflops")
+    known = f" An 8192^3 product of cuBLAS in the same run: {product} TFLOP/s." if product else ""
+    return [*lines, *origin(data)[:-1], origin(data)[-1] + known]
+
+
 TABLES = {table.__name__: table for table in (first_rungs, tensor_rungs, backward_rungs, packed_and_replicated,
-                                              determinism, equal_bits)}
+                                              determinism, equal_bits, peers)}

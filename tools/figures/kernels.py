@@ -161,12 +161,12 @@ def backward_roles():
 def bars(f, top, title, rows, most, unit, logarithmic=False):
     """Horizontal bars: (name, value, kind)."""
     f.text(14, top + 14, title, "b")
-    x = Axis(0.05 if logarithmic else 0, most, 0, 270, logarithmic)
+    x = Axis(0.05 if logarithmic else 0, most, 0, 250, logarithmic)
     for k, (name, value, kind) in enumerate(rows):
         y = top + 26 + 26 * k
-        f.text(118, y + 15, name, "", "end")
-        f.rect(126, y, max(x(value), 1), 20, kind, 2)
-        f.text(126 + max(x(value), 1) + 6, y + 15, f"{make_tables.number(value)}{unit}", "soft")
+        f.text(154, y + 15, name, "", "end")
+        f.rect(162, y, max(x(value), 1), 20, kind, 2)
+        f.text(162 + max(x(value), 1) + 6, y + 15, f"{make_tables.number(value)}{unit}", "soft")
     return top + 26 + 26 * len(rows)
 
 
@@ -211,38 +211,14 @@ def ladder():
 
 
 def peers():
-    data = make_tables.load("gpu_final.json")
-    names = {"flex_packed": "FlexAttention", "sdpa_cudnn_replicated": "cuDNN, copies"}
+    data, rows = course_tables.peer_records()
     shapes = {}
-    for r in data["peers"]:
-        shapes.setdefault((r["N"], r["P"], r["R"]), []).append(
-            (
-                names.get(r["method"], r["method"]),
-                r["fwd_ms"] + r["bwd_ms"],
-                "ghost" if "replicated" in r["method"] else "neutral",
-            )
-        )
-    groups = []
-    for shape, rows in shapes.items():
-        settled = [
-            r["ms"]
-            for part in ("forward", "backward")
-            for r in data[part]
-            if (r["shape"], r["kernel"], r["dtype"]) == ("%d,%d,%d" % shape, "hopper", "bf16")
-            and r.get("D", r.get("head_dim")) == D
-        ]
-        copies = [
-            r["replicated_ms"]
-            for r in data["packed_and_replicated"]
-            if (r["N"], r["P"], r["R"], r["kernel"]) == (*shape, "hopper")
-        ]
-        if len(settled) != 2 or len(copies) != 2:
-            raise ValueError(f"gpu_final.json: shape {shape} has not one forward and one backward of hopper")
-        rows = [("hopper", sum(settled), "p"), *rows, ("hopper, copies", sum(copies), "ghost")]
-        groups.append((shape, sorted(rows, key=lambda row: row[1])))
+    for shape, name, in_copies, forward, backward in rows:
+        kind = "ghost" if in_copies else "p" if name.startswith("hopper") else "neutral"
+        shapes.setdefault(shape, []).append((name.replace(", packed mask", ""), forward + backward, kind))
     said = "; ".join(
-        f"N = {s[0]}, P = {s[1]}, R = {s[2]}: " + ", ".join(f"{name} {ms:.0f} ms" for name, ms, _ in rows)
-        for s, rows in groups
+        "N = %d, P = %d, R = %d: " % shape + ", ".join(f"{name} {ms:.0f} ms" for name, ms, _ in own)
+        for shape, own in shapes.items()
     )
     f = Drawing(
         999,
@@ -250,13 +226,14 @@ def peers():
         f"Bars of milliseconds, forward and backward together. {said}.",
     )
     end = 0
-    for shape, rows in groups:
-        end = bars(f, end + 8, "N = %d, P = %d, R = %d, milliseconds" % shape, rows, max(row[1] for row in rows), "")
+    for shape, own in shapes.items():
+        own.sort(key=lambda row: row[1])
+        end = bars(f, end + 8, "N = %d, P = %d, R = %d, milliseconds" % shape, own, max(row[1] for row in own), "")
     f.notes(
         14,
         end + 24,
         "~grey, hatched: the prompt in every copy; others: packed",
-        f"~{data['device']}, {data['date']}, bf16, H=32, Hkv=8, D=128",
+        f"~{data['device']}, {data['date'][:10]}, bf16, H=32, Hkv=8, D=128",
     )
     f.height = end + 54
     return f
