@@ -153,6 +153,7 @@ exercise:
 EXERCISE = $(wildcard tutorials/exercises/ch$(CH)_*.c tutorials/exercises/ch0$(CH)_*.c)
 CHAPTERS = $(sort $(foreach f,$(wildcard tutorials/exercises/ch*.c),$(patsubst ch%,%,$(firstword $(subst _, ,$(notdir $(f)))))))
 
+.PHONY: notebooks notebooks-update
 #: notebooks     runs the labs of notebooks/ headless: solved whole, students' up to their first hole, wrong answers caught
 notebooks:
 	@tools/setup.sh build notebooks

@@ -77,7 +77,7 @@ class Lab:
                 raise SystemExit("%s: a wrong answer for the hole %s, which is not there" % (path, hole))
 
     def code(self, body, empty=(), without=(), answer=None):
-        """A cell's text; empty holes get fill_in, `without` guesses get dots, answer = (hole, lines) is another filling."""
+        """A cell's text; empty holes get fill_in, `without` guesses get dots, answer = (hole, lines) fills one anew."""
 
         def fill(match):
             indent, name, what, inside = match.groups()
