@@ -20,15 +20,13 @@
 /** One thread: loads the tiles of step n: Q and dO, lse and delta, all on one barrier. */
 template <class C>
 __device__ __forceinline__ void dkv_bwd4_load(uint32_t shared, uint32_t n, int32_t step, int32_t head,
-                                              const dkv_bwd5_maps &maps, const dkv_bwd5_parameters &p) {
+                                              const dkv_bwd5_maps &maps) {
   const uint32_t stage = n & 1, full = dkv_bwd5_barrier<C>(shared, C::q_full + stage);
   dkv_mbarrier_arrive_expect(full, 2 * (C::query_tile + C::queries * 4));
   dkv_tma_load(shared + C::q_at + stage * C::query_tile, &maps.q, step * C::queries, head, full);
   dkv_tma_load(shared + C::do_at + stage * C::query_tile, &maps.dout, step * C::queries, head, full);
-  dkv_bulk_load(shared + C::lse_at + stage * C::vector, dkv_bwd5_vector<C>(p.minus_lse, head, step, p), C::queries * 4,
-                full);
-  dkv_bulk_load(shared + C::delta_at + stage * C::vector, dkv_bwd5_vector<C>(p.delta, head, step, p), C::queries * 4,
-                full);
+  dkv_tma_load_vector(shared + C::lse_at + stage * C::vector, &maps.lse, step * C::queries, head, full);
+  dkv_tma_load_vector(shared + C::delta_at + stage * C::vector, &maps.delta, step * C::queries, head, full);
 }
 
 /** Waits for the products issued so far. */
@@ -85,8 +83,8 @@ __device__ __forceinline__ void dkv_bwd4_item(dkv_bwd5_state<C> &state, const dk
   for (uint32_t done = 0; done < total; done++) {
     const uint32_t coming = done + 1, head = kv_head * p.group + done / steps, step = item.first + done % steps;
     if (threadIdx.x == 0 && coming < total)
-      dkv_bwd4_load<C>(state.shared, state.n + 1, item.first + coming % steps, kv_head * p.group + coming / steps, maps,
-                       p);
+      dkv_bwd4_load<C>(state.shared, state.n + 1, item.first + coming % steps, kv_head * p.group + coming / steps,
+                       maps);
     dkv_mbarrier_wait(dkv_bwd5_barrier<C>(state.shared, C::q_full + (state.n & 1)), state.n >> 1 & 1);
     float *sum = p.sum + ((int64_t)step * p.heads + head) * (C::queries * C::D);
     dkv_bwd4_step<C>(state, item.tile, (int32_t)step * C::queries, sum, p);
@@ -117,12 +115,12 @@ __global__ void __launch_bounds__(256, 1)
     int32_t index = ticket, kv_head;
     dkv_bwd5_find_work(&index, &kv_head, p);
     if (kv_head >= p.kv_heads) break;
-    const dkv_bwd5_item item = dkv_bwd5_items(p)[index];
+    const dkv_bwd5_item item = p.items[index];
     if (threadIdx.x == 0) {
       dkv_mbarrier_arrive_expect(full, 2 * C::key_tile);
       dkv_tma_load(state.shared + C::k_at, &maps.k, item.tile * C::keys, kv_head, full);
       dkv_tma_load(state.shared + C::v_at, &maps.v, item.tile * C::keys, kv_head, full);
-      dkv_bwd4_load<C>(state.shared, state.n, item.first, kv_head * p.group, maps, p);
+      dkv_bwd4_load<C>(state.shared, state.n, item.first, kv_head * p.group, maps);
     }
     dkv_mbarrier_wait(full, round & 1);
     dkv_bwd4_item<C>(state, item, kv_head, maps, p);
@@ -148,8 +146,10 @@ DKV_BEGIN_C
 dkv_status dkv_gpu_bwd_wgmma_workspace(const dkv_attention *problem, size_t *bytes) {
   *bytes = 0;
   if (problem->layout->rows == 0) return DKV_OK;
-  return dkv_bwd5_dispatch<dkv_bwd4_choice>(problem,
-                                            [&](auto c) { return dkv_bwd5_size<decltype(c)>(problem, bytes); });
+  return dkv_bwd5_dispatch<dkv_bwd4_choice>(problem, [&](auto c) {
+    *bytes = dkv_bwd5_lay<decltype(c)>(problem).bytes;
+    return DKV_OK;
+  });
 }
 
 dkv_status dkv_gpu_bwd_wgmma_prepare(const dkv_attention *problem) {

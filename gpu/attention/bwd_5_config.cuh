@@ -29,12 +29,11 @@
  * @tparam queries query rows of a step
  * @tparam ordered key tiles take turns at adding to dQ: bitwise repeatable
  */
-template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = true> struct dkv_bwd5_config {
+template <typename T_, int D_, int queries_, bool ordered_> struct dkv_bwd5_config {
   using T = T_;
   static constexpr int D = D_;
   static constexpr int queries = queries_;
   static constexpr bool ordered = ordered_;
-  static constexpr bool hold = hold_;
   static constexpr int keys = DKV_BWD5_KEYS; /**< keys of a tile: 64 for each of the two consumer warpgroups */
   static constexpr int dq_columns = D == 128 ? queries : queries / 2; /**< N of a warpgroup's share of dQ^T */
   static constexpr int panels = D / DKV_PANEL;
@@ -67,7 +66,7 @@ template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = true> s
 
   /** Arrivals that end a phase of mbarrier i: data has one announcer; a freed buffer hears both warpgroups. */
   static __device__ __forceinline__ uint32_t arrivals(int i) {
-    if (i == kv_empty) return 2 + helpers;
+    if (i == kv_empty) return 256 + helpers; /* whoever has read the item, and K and V */
     if (i >= dq_full && i < dq_full + 4) return 128;
     return i == q_empty || i == q_empty + 1 || i == do_empty || i == do_empty + 1 ? 2 : 1;
   }
@@ -76,47 +75,35 @@ template <typename T_, int D_, int queries_, bool ordered_, bool hold_ = true> s
 /** Named barriers. */
 enum { DKV_BWD5_BAR_DS = 1, DKV_BWD5_BAR_GROUP = 2 /* and 3: one a consumer warpgroup */ };
 
-/** Start of the workspace, written by prepare(): what depends on the layout's lists. Offsets in bytes from the start.
- */
+/** Start of the workspace, written by prepare(): the lengths of the layout's lists. */
 struct dkv_bwd5_header {
-  int32_t items;    /**< length of the item list */
-  int32_t parts;    /**< how many of them, the first ones, are parts of cut tiles */
-  int32_t slots;    /**< key tiles that are cut */
-  int32_t unused;   /**< 0 */
-  int64_t items_at; /**< [items] dkv_bwd5_item */
-  int64_t tiles_at; /**< [slots] int32: key tile of each slot */
-  int64_t rank_at;  /**< ordered: int32 turn of each (item, step) at the step's dQ block */
-  int64_t slots_at; /**< fp32 slots that did not fit into dq, see dkv_bwd5_slot */
+  int32_t items; /**< length of the item list */
+  int32_t parts; /**< how many of them, the first ones, are parts of cut tiles */
+  int32_t slots; /**< key tiles that are cut */
 };
 
 /** What the kernels are given besides the tensor maps. */
 struct dkv_bwd5_parameters {
-  char *workspace;    /**< a dkv_bwd5_header and all that it points to */
-  int32_t *ticket;    /**< next item of the queue */
-  int32_t *turns;     /**< ordered: [blocks][H] turn counters of dQ, then [slots][Hkv] of cut tiles */
-  const int32_t *end; /**< [tiles * 128] end[j]; j itself for j >= T, so that nobody sees those */
+  const dkv_bwd5_header *header;
+  const dkv_bwd5_item *items; /**< [items] */
+  const int32_t *tiles;       /**< [slots] key tile of each slot */
+  const int32_t *rank;        /**< ordered: turn of each (item, step) at the step's dQ block */
+  const int32_t *end;         /**< [tiles * 128] end[j]; j itself for j >= T, so that nobody sees those */
+  int32_t *ticket;            /**< next item of the queue */
+  int32_t *turns;     /**< ordered: [blocks][H] turn counters of dQ, then [slots][Hkv][2 warpgroups] of cut tiles */
+  int64_t turn_count; /**< counters to clear */
   float *minus_lse;   /**< [H][blocks * queries] -lse log2(e) */
   float *delta;       /**< [H][blocks * queries] sum of do o */
   float *sum;         /**< [blocks][H] blocks of queries x D sums of dQ, in fragment order */
-  float *low;         /**< the dq output: nobody needs it before the end, so slots live there until they are rounded */
-  int32_t low_slots;  /**< how many (slot, key head) pairs it holds */
+  float *slots; /**< [slots][Hkv] sums of dK, then dV, in fragment order: the dq output, which nobody needs before the
+                   end, when they have been rounded */
   int32_t rows, blocks;           /**< T; ceil(T / queries) */
   int32_t heads, kv_heads, group; /**< H, Hkv, H / Hkv */
-  uint32_t zero;                  /**< 0, see dkv_stay */
   float scale;                    /**< c */
   float scale_log2;               /**< c log2(e) */
 };
 
-/** The header. */
-__device__ __forceinline__ const dkv_bwd5_header &dkv_bwd5_head(const dkv_bwd5_parameters &p) {
-  return *reinterpret_cast<const dkv_bwd5_header *>(p.workspace);
-}
-
-/** The fp32 sums (dK then dV, fragment order) of (slot, key head) number `index` = slot * Hkv + key head. */
-template <class C> __device__ __forceinline__ float *dkv_bwd5_slot(const dkv_bwd5_parameters &p, int64_t index) {
-  constexpr int64_t size = 2 * C::keys * C::D;
-  if (index < p.low_slots) return p.low + index * size;
-  return reinterpret_cast<float *>(p.workspace + dkv_bwd5_head(p).slots_at) + (index - p.low_slots) * size;
-}
+/** Floats of a slot and key head: dK, then dV. */
+template <class C> constexpr int64_t dkv_bwd5_slot_size = 2 * C::keys *C::D;
 
 #endif

@@ -71,8 +71,10 @@ DKV_BEGIN_C
 dkv_status dkv_gpu_bwd_hopper_workspace(const dkv_attention *problem, size_t *bytes) {
   *bytes = 0;
   if (problem->layout->rows == 0) return DKV_OK;
-  return dkv_bwd5_dispatch<dkv_bwd5_choice>(problem,
-                                            [&](auto c) { return dkv_bwd5_size<decltype(c)>(problem, bytes); });
+  return dkv_bwd5_dispatch<dkv_bwd5_choice>(problem, [&](auto c) {
+    *bytes = dkv_bwd5_lay<decltype(c)>(problem).bytes;
+    return DKV_OK;
+  });
 }
 
 dkv_status dkv_gpu_bwd_hopper_prepare(const dkv_attention *problem) {

@@ -3,12 +3,11 @@
  * @brief Host side of the Hopper backward rungs: workspace, tensor maps, and the light kernels before and after the
  * main one.
  *
- *     workspace   header | ticket | turns | end | -lse, delta | fp32 dQ | item list | slot tiles | ranks | slots
- *                 known from T and the heads, so that run() needs no plan     | lengths are in the header, on the
- * device
+ *     workspace   header | ticket | turns | end | -lse, delta | fp32 dQ | item list | slot tiles | ranks
  *
- * Peak memory is inputs, outputs, gradients and one fp32 dQ, plus about 1 %: the fp32 sums of cut tiles live in the dq
- * output, which nobody needs before the end (2 T H D bytes hold the dK and dV of every key as soon as H >= 4 Hkv).
+ * Every part has a size known from T and the heads (the lists have bounds), so that run() checks the same number of
+ * bytes that the caller was told, and needs no plan.  Peak memory is inputs, outputs, gradients and one fp32 dQ, plus
+ * about 1 %: the fp32 sums of cut tiles live in the dq output, which nobody needs before the end.
  *
  * Read before: bwd_5_passes.cuh.  Read next: bwd_5_hopper.cu.
  */
@@ -19,43 +18,46 @@
 #include "gpu/attention/bwd_5_roles.cuh"
 #include "gpu/runtime/launch.h"
 
-/** Where things lie in the workspace, in bytes from its start; all known from T and the heads but the last three. */
+/** Where things lie in the workspace, in bytes from its start; the header is at 0, the ticket at 128. */
 struct dkv_bwd5_space {
-  size_t turns, end, minus_lse, delta, sum; /**< the header is at 0, the ticket at 128 */
-  size_t turns_bytes, sum_bytes;
-  size_t items, tiles, rank, slots; /**< needs the plan */
-  size_t bytes;                     /**< in all; without a plan, up to `items` */
+  size_t turns, end, minus_lse, delta, sum, items, tiles, rank;
+  int64_t turn_count;
+  size_t bytes; /**< in all */
 };
 
 /** Takes the next `bytes` of the workspace, 256-byte aligned. */
-static size_t dkv_bwd5_take(size_t *total, size_t bytes) {
+static size_t dkv_bwd5_take(size_t *total, int64_t bytes) {
   const size_t at = *total;
-  *total = at + (bytes + 255) / 256 * 256;
+  *total = at + ((size_t)bytes + 255) / 256 * 256;
   return at;
 }
 
-/** Lays out the workspace. @param[in] plan NULL: only what needs no plan. */
-template <class C> static dkv_bwd5_space dkv_bwd5_lay(const dkv_attention *a, const dkv_bwd5_plan *plan) {
+/** Lays out the workspace. */
+template <class C> static dkv_bwd5_space dkv_bwd5_lay(const dkv_attention *a) {
   dkv_bwd5_space s = {};
-  const size_t rows = (size_t)a->layout->rows, heads = (size_t)a->heads, kv_heads = (size_t)a->kv_heads;
-  const size_t blocks = (rows + C::queries - 1) / C::queries, tiles = (rows + C::keys - 1) / C::keys;
+  const int64_t rows = a->layout->rows, heads = a->heads, kv_heads = a->kv_heads;
+  const int64_t blocks = dkv_ceil_div(rows, C::queries), tiles = dkv_ceil_div(rows, C::keys);
+  const int64_t items = dkv_bwd5_most_items(rows, C::queries, a->heads, a->kv_heads);
   size_t total = 256;
-  s.turns_bytes = a->deterministic ? (blocks * heads + tiles * kv_heads) * 4 : 0;
-  s.sum_bytes = blocks * heads * C::queries * C::D * 4;
-  s.turns = dkv_bwd5_take(&total, s.turns_bytes);
+  s.turn_count = a->deterministic ? blocks * heads + 2 * tiles * kv_heads : 0;
+  s.turns = dkv_bwd5_take(&total, s.turn_count * 4);
   s.end = dkv_bwd5_take(&total, tiles * C::keys * 4);
   s.minus_lse = dkv_bwd5_take(&total, heads * blocks * C::queries * 4);
   s.delta = dkv_bwd5_take(&total, heads * blocks * C::queries * 4);
-  s.sum = dkv_bwd5_take(&total, s.sum_bytes);
-  if (plan != nullptr) {
-    const size_t pairs = (size_t)plan->slots * kv_heads, low = rows * heads / (4 * C::keys);
-    s.items = dkv_bwd5_take(&total, plan->items.size() * sizeof(dkv_bwd5_item));
-    s.tiles = dkv_bwd5_take(&total, (size_t)plan->slots * 4);
-    s.rank = dkv_bwd5_take(&total, plan->rank.size() * 4);
-    s.slots = dkv_bwd5_take(&total, pairs > low ? (pairs - low) * 2 * C::keys * C::D * 4 : 0);
-  }
+  s.sum = dkv_bwd5_take(&total, heads * blocks * C::queries * C::D * 4);
+  s.items = dkv_bwd5_take(&total, items * (int64_t)sizeof(dkv_bwd5_item));
+  s.tiles = dkv_bwd5_take(&total, tiles * 4);
+  s.rank = dkv_bwd5_take(&total, a->deterministic ? dkv_bwd5_most_steps(rows, C::queries) * 4 : 0);
   s.bytes = total;
   return s;
+}
+
+/** DKV_ERR_NOMEM unless the problem's workspace is large enough. */
+static dkv_status dkv_bwd5_check_space(const dkv_attention *a, const dkv_bwd5_space &s) {
+  const size_t given = a->workspace == nullptr ? 0 : a->workspace_bytes;
+  DKV_REQUIRE(given >= s.bytes, DKV_ERR_NOMEM, "gpu bwd on Hopper: a workspace of %zu bytes; this problem needs %zu",
+              given, s.bytes);
+  return DKV_OK;
 }
 
 /** Copies host memory into the workspace, in stream order, and returns when the host memory may go. */
@@ -69,19 +71,11 @@ static dkv_status dkv_bwd5_upload(const dkv_attention *a, size_t at, const void 
 
 /** Writes header, lists and end[] into the workspace. */
 template <class C> static dkv_status dkv_bwd5_prepare(const dkv_attention *a) {
+  const dkv_bwd5_space s = dkv_bwd5_lay<C>(a);
+  DKV_TRY(dkv_bwd5_check_space(a, s));
   dkv_bwd5_plan plan;
   DKV_TRY(dkv_bwd5_make_plan(&plan, a, C::queries));
-  const dkv_bwd5_space s = dkv_bwd5_lay<C>(a, &plan);
-  DKV_REQUIRE(a->workspace != nullptr && a->workspace_bytes >= s.bytes, DKV_ERR_NOMEM,
-              "gpu bwd on Hopper: a workspace of %zu bytes; this layout needs %zu", a->workspace_bytes, s.bytes);
-  dkv_bwd5_header header = {};
-  header.items = (int32_t)plan.items.size();
-  header.parts = plan.parts;
-  header.slots = plan.slots;
-  header.items_at = (int64_t)s.items;
-  header.tiles_at = (int64_t)s.tiles;
-  header.rank_at = (int64_t)s.rank;
-  header.slots_at = (int64_t)s.slots;
+  const dkv_bwd5_header header = {(int32_t)plan.items.size(), plan.parts, plan.slots};
   DKV_TRY(dkv_bwd5_upload(a, 0, &header, sizeof header));
   DKV_TRY(dkv_bwd5_upload(a, s.items, plan.items.data(), plan.items.size() * sizeof plan.items[0]));
   DKV_TRY(dkv_bwd5_upload(a, s.tiles, plan.slot_tiles.data(), plan.slot_tiles.size() * 4));
@@ -93,53 +87,50 @@ template <class C> static dkv_status dkv_bwd5_prepare(const dkv_attention *a) {
 template <class C> static dkv_bwd5_parameters dkv_bwd5_fill(const dkv_attention *a, const dkv_bwd5_space &s) {
   char *const base = static_cast<char *>(a->workspace);
   dkv_bwd5_parameters p = {};
-  p.workspace = base;
+  p.header = reinterpret_cast<const dkv_bwd5_header *>(base);
+  p.items = reinterpret_cast<const dkv_bwd5_item *>(base + s.items);
+  p.tiles = reinterpret_cast<const int32_t *>(base + s.tiles);
+  p.rank = reinterpret_cast<const int32_t *>(base + s.rank);
+  p.end = reinterpret_cast<const int32_t *>(base + s.end);
   p.ticket = reinterpret_cast<int32_t *>(base + 128);
   p.turns = reinterpret_cast<int32_t *>(base + s.turns);
-  p.end = reinterpret_cast<const int32_t *>(base + s.end);
+  p.turn_count = s.turn_count;
   p.minus_lse = reinterpret_cast<float *>(base + s.minus_lse);
   p.delta = reinterpret_cast<float *>(base + s.delta);
   p.sum = reinterpret_cast<float *>(base + s.sum);
-  p.low = static_cast<float *>(a->dq);
+  p.slots = static_cast<float *>(a->dq);
   p.rows = a->layout->rows;
   p.blocks = (int32_t)dkv_ceil_div(p.rows, C::queries);
   p.heads = a->heads;
   p.kv_heads = a->kv_heads;
   p.group = a->heads / a->kv_heads;
-  p.low_slots = (int32_t)dkv_min((int64_t)p.rows * p.heads / (4 * C::keys), INT32_MAX);
   p.scale = (float)a->scale;
   p.scale_log2 = (float)(a->scale * 1.4426950408889634);
   return p;
 }
 
 /** Describes the tensors to the copy engine. */
-template <class C> static dkv_status dkv_bwd5_map(dkv_bwd5_maps *m, const dkv_attention *a) {
-  const int64_t rows = a->layout->rows;
+template <class C>
+static dkv_status dkv_bwd5_map(dkv_bwd5_maps *m, const dkv_attention *a, const dkv_bwd5_parameters &p) {
+  const int64_t rows = a->layout->rows, padded = (int64_t)p.blocks * C::queries;
   DKV_TRY(dkv_tma_map(&m->q, a->q, a->dtype, rows, a->heads, C::D, C::queries));
   DKV_TRY(dkv_tma_map(&m->dout, a->dout, a->dtype, rows, a->heads, C::D, C::queries));
   DKV_TRY(dkv_tma_map(&m->k, a->k, a->dtype, rows, a->kv_heads, C::D, C::keys));
   DKV_TRY(dkv_tma_map(&m->v, a->v, a->dtype, rows, a->kv_heads, C::D, C::keys));
   DKV_TRY(dkv_tma_map(&m->dk, a->dk, a->dtype, rows, a->kv_heads, C::D, 64));
-  return dkv_tma_map(&m->dv, a->dv, a->dtype, rows, a->kv_heads, C::D, 64);
+  DKV_TRY(dkv_tma_map(&m->dv, a->dv, a->dtype, rows, a->kv_heads, C::D, 64));
+  DKV_TRY(dkv_tma_map_vectors(&m->lse, p.minus_lse, padded, a->heads, C::queries));
+  return dkv_tma_map_vectors(&m->delta, p.delta, padded, a->heads, C::queries);
 }
 
-/** Before: delta, zeroed sums, counters and slots. */
-template <class C>
-static dkv_status dkv_bwd5_before(const dkv_attention *a, const dkv_bwd5_space &s, const dkv_bwd5_parameters &p) {
+/** Before: delta and zeroes, in one launch, since a small problem's time is mostly launches. */
+template <class C> static dkv_status dkv_bwd5_before(const dkv_attention *a, const dkv_bwd5_parameters &p) {
   using T = typename C::T;
-  const cudaStream_t stream = static_cast<cudaStream_t>(a->stream);
-  const int32_t padded = p.blocks * C::queries;
   dim3 grid;
-  DKV_TRY(dkv_gpu_grid(&grid, dkv_ceil_div(padded, 64), p.heads, 1));
-  DKV_CUDA(cudaMemsetAsync(p.ticket, 0, 4, stream));
-  if (s.turns_bytes > 0) DKV_CUDA(cudaMemsetAsync(p.turns, 0, s.turns_bytes, stream));
-  DKV_CUDA(cudaMemsetAsync(p.sum, 0, s.sum_bytes, stream));
-  dkv_bwd5_delta<T, C::D><<<grid, 256, 0, stream>>>(static_cast<const T *>(a->o), static_cast<const T *>(a->dout),
-                                                    static_cast<const float *>(a->lse), p.delta, p.minus_lse, p.rows,
-                                                    padded, p.heads);
-  DKV_TRY(dkv_gpu_launched("dkv_bwd5_delta"));
-  dkv_bwd5_clear_slots<C><<<1024, 256, 0, stream>>>(p);
-  return dkv_gpu_launched("dkv_bwd5_clear_slots");
+  DKV_TRY(dkv_gpu_grid(&grid, dkv_ceil_div((int64_t)p.blocks * C::queries, 64), p.heads, 1));
+  dkv_bwd5_begin<C><<<grid, 256, 0, static_cast<cudaStream_t>(a->stream)>>>(
+      static_cast<const T *>(a->o), static_cast<const T *>(a->dout), static_cast<const float *>(a->lse), p);
+  return dkv_gpu_launched("dkv_bwd5_begin");
 }
 
 /** After: slots first, since they may lie in dq, then dq itself. */
@@ -160,24 +151,14 @@ template <class C> static dkv_status dkv_bwd5_after(const dkv_attention *a, cons
  * @param[in] main launches the main kernel: (problem, parameters, maps) -> status
  */
 template <class C, class Main> static dkv_status dkv_bwd5_run_around(const dkv_attention *a, Main main) {
-  const dkv_bwd5_space s = dkv_bwd5_lay<C>(a, nullptr);
-  DKV_REQUIRE(a->workspace != nullptr && a->workspace_bytes >= s.bytes, DKV_ERR_NOMEM,
-              "gpu bwd on Hopper: a workspace of %zu bytes; this problem needs more than %zu", a->workspace_bytes,
-              s.bytes);
+  const dkv_bwd5_space s = dkv_bwd5_lay<C>(a);
+  DKV_TRY(dkv_bwd5_check_space(a, s));
   const dkv_bwd5_parameters p = dkv_bwd5_fill<C>(a, s);
   dkv_bwd5_maps maps;
-  DKV_TRY(dkv_bwd5_map<C>(&maps, a));
-  DKV_TRY(dkv_bwd5_before<C>(a, s, p));
+  DKV_TRY(dkv_bwd5_map<C>(&maps, a, p));
+  DKV_TRY(dkv_bwd5_before<C>(a, p));
   DKV_TRY(main(a, p, maps));
   return dkv_bwd5_after<C>(a, p);
-}
-
-/** Workspace of this problem. */
-template <class C> static dkv_status dkv_bwd5_size(const dkv_attention *a, size_t *bytes) {
-  dkv_bwd5_plan plan;
-  DKV_TRY(dkv_bwd5_make_plan(&plan, a, C::queries));
-  *bytes = dkv_bwd5_lay<C>(a, &plan).bytes;
-  return DKV_OK;
 }
 
 /** Calls `act` with a value of the configuration Choice<T, D, ordered> that the problem's head size and mode ask for.

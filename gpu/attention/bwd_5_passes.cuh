@@ -1,8 +1,8 @@
 /**
  * @file bwd_5_passes.cuh
- * @brief The light kernels around the Hopper backward: delta before, rounding of the fp32 sums after.
+ * @brief The light kernels around the Hopper backward: delta and zeroes before, rounding of the fp32 sums after.
  *
- * Both are limited by memory: delta reads o and dout once; rounding reads 4 and writes 2 bytes an element.
+ * All are limited by memory: delta reads o and dout once; rounding reads 4 and writes 2 bytes an element.
  *
  * Read before: bwd_5_config.cuh.  Read next: bwd_5_hopper.cu.
  */
@@ -30,30 +30,51 @@ template <typename T> __device__ __forceinline__ float dkv_dot8(uint4 a, uint4 b
   return sum;
 }
 
-/**
- * delta = <dout, o> and -lse log2(e), both [H][padded] with zeros past row T. Grid (padded rows / 64, H), 256 threads.
- * D/8 lanes share a row, 16 bytes each.
+/** Zeroes this block's even share, one stretch, of `count` elements. */
+template <typename V>
+__device__ __forceinline__ void dkv_bwd5_clear(V *out, int64_t block, int64_t blocks, int64_t count) {
+  const int64_t share = (count + blocks - 1) / blocks, end = dkv_min(count, (block + 1) * share);
+  for (int64_t i = block * share + threadIdx.x; i < end; i += blockDim.x) out[i] = V();
+}
+
+/** delta = <dout, o> and -lse log2(e) of 64 rows of one head, zeros past row T. D/8 lanes share a row, 16 bytes each.
  */
 template <typename T, int D>
-__global__ void __launch_bounds__(256) dkv_bwd5_delta(const T *o, const T *dout, const float *lse, float *delta,
-                                                      float *minus_lse, int32_t rows, int32_t padded, int32_t heads) {
+__device__ __forceinline__ void dkv_bwd5_delta(const T *o, const T *dout, const float *lse, int32_t padded,
+                                               const dkv_bwd5_parameters &p) {
   constexpr int lanes = D / 8, at_once = 256 / lanes;
   const int32_t head = blockIdx.y, lane = threadIdx.x % lanes;
 #pragma unroll
   for (int pass = 0; pass < 64 / at_once; pass++) {
     const int32_t row = blockIdx.x * 64 + pass * at_once + threadIdx.x / lanes;
     float sum = 0.0f;
-    if (row < rows) {
-      const int64_t at = dkv_offset(row, head, heads, D) + lane * 8;
+    if (row < p.rows) {
+      const int64_t at = dkv_offset(row, head, p.heads, D) + lane * 8;
       sum = dkv_dot8<T>(*reinterpret_cast<const uint4 *>(o + at), *reinterpret_cast<const uint4 *>(dout + at));
     }
 #pragma unroll
     for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane == 0 && row < padded) {
-      delta[(int64_t)head * padded + row] = sum;
-      minus_lse[(int64_t)head * padded + row] = row < rows ? -1.44269504f * lse[(int64_t)head * rows + row] : 0.0f;
+      p.delta[(int64_t)head * padded + row] = sum;
+      p.minus_lse[(int64_t)head * padded + row] =
+          row < p.rows ? -1.44269504f * lse[(int64_t)head * p.rows + row] : 0.0f;
     }
   }
+}
+
+/** All that the main kernel finds: sums, slots, turns and the ticket at zero, delta and -lse log2(e). Grid (padded
+ * rows / 64, H), 256 threads. */
+template <class C>
+__global__ void __launch_bounds__(256)
+    dkv_bwd5_begin(const typename C::T *o, const typename C::T *dout, const float *lse, dkv_bwd5_parameters p) {
+  const int32_t padded = p.blocks * C::queries;
+  const int64_t block = (int64_t)blockIdx.y * gridDim.x + blockIdx.x, blocks = (int64_t)gridDim.y * gridDim.x;
+  if (block == 0 && threadIdx.x == 0) *p.ticket = 0;
+  dkv_bwd5_clear(reinterpret_cast<float4 *>(p.sum), block, blocks, (int64_t)padded * p.heads * (C::D / 4));
+  dkv_bwd5_clear(reinterpret_cast<float4 *>(p.slots), block, blocks,
+                 p.header->slots * dkv_bwd5_slot_size<C> / 4 * p.kv_heads);
+  if constexpr (C::ordered) dkv_bwd5_clear(p.turns, block, blocks, p.turn_count);
+  dkv_bwd5_delta<typename C::T, C::D>(o, dout, lse, padded, p);
 }
 
 /** 64-row panels of shared memory, un-swizzled, to rows [row0, row0 + count) of a [T][heads][D] tensor at `out`. */
@@ -96,26 +117,16 @@ template <class C> __global__ void __launch_bounds__(256) dkv_bwd5_round_dq(type
                                            p.heads, blockIdx.y);
 }
 
-/** Zeroes the slots. Any grid. */
-template <class C> __global__ void __launch_bounds__(256) dkv_bwd5_clear_slots(dkv_bwd5_parameters p) {
-  const int64_t count = (int64_t)dkv_bwd5_head(p).slots * p.kv_heads;
-  for (int64_t index = blockIdx.x; index < count; index += gridDim.x) {
-    float4 *slot = reinterpret_cast<float4 *>(dkv_bwd5_slot<C>(p, index));
-    for (int i = threadIdx.x; i < 2 * C::keys * C::D / 4; i += 256) slot[i] = make_float4(0, 0, 0, 0);
-  }
-}
-
 /** dK and dV of the cut tiles from their slots. Any grid, 256 threads. */
 template <class C>
 __global__ void __launch_bounds__(256)
     dkv_bwd5_round_slots(typename C::T *dk, typename C::T *dv, dkv_bwd5_parameters p) {
   __shared__ __align__(1024) char panels[C::key_tile];
   const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
-  const int32_t *tiles = reinterpret_cast<const int32_t *>(p.workspace + dkv_bwd5_head(p).tiles_at);
-  const int64_t count = 2 * (int64_t)dkv_bwd5_head(p).slots * p.kv_heads;
+  const int64_t count = 2 * (int64_t)p.header->slots * p.kv_heads;
   for (int64_t job = blockIdx.x; job < count; job += gridDim.x) {
     const int64_t index = job / 2;
-    const float *slot = dkv_bwd5_slot<C>(p, index) + job % 2 * (C::keys * C::D);
+    const float *slot = p.slots + index * dkv_bwd5_slot_size<C> + job % 2 * (C::keys * C::D);
     const float4 *from = reinterpret_cast<const float4 *>(slot + group * 64 * C::D) + thread;
 #pragma unroll
     for (int k = 0; k < C::D / 16; k++) {
@@ -125,7 +136,7 @@ __global__ void __launch_bounds__(256)
       dkv_stmatrix(dkv_stmatrix_address(panel, group * 64, thread, k % 4), r);
     }
     __syncthreads();
-    const int64_t row0 = (int64_t)tiles[index / p.kv_heads] * C::keys;
+    const int64_t row0 = (int64_t)p.tiles[index / p.kv_heads] * C::keys;
     dkv_bwd5_write_rows<typename C::T, C::D>(job % 2 ? dv : dk, panels, C::key_panel, row0,
                                              (int)dkv_min(C::keys, p.rows - row0), p.kv_heads, index % p.kv_heads);
     __syncthreads();

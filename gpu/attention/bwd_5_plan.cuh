@@ -12,7 +12,8 @@
  *
  * Long runs are cut at absolute multiples of `chunk` steps: the CTAs at work at one time then share a window of Q, dO
  * and dQ rows that stays in the L2 cache, and no item is so long that the last one keeps the card waiting.  A tile that
- * is cut adds its parts to an fp32 slot; a tile that is not cut rounds its dK, dV once and stores them.
+ * is cut adds its parts to an fp32 slot; a tile that is not cut rounds its dK, dV once and stores them.  Slots live in
+ * the dq output, so there are only as many as fit (all tiles when H >= 4 Hkv); the longest tiles come first.
  *
  * Order: first the parts of cut tiles, then the whole tiles, so that short items fill the end of the queue; each by
  * chunk, long ones first.  The queue runs through the first kind for every key head, then through the second kind for
@@ -24,7 +25,9 @@
 #define DKV_BWD_5_PLAN_CUH
 
 #include <algorithm>
+#include <functional>
 #include <new>
+#include <queue>
 #include <stdint.h>
 #include <vector>
 
@@ -35,8 +38,10 @@
 /** Multiprocessors that the cut into chunks is balanced for; another number only costs balance. */
 #define DKV_BWD5_PROCESSORS 132
 /** Most steps of a chunk, over the query heads of a key head: their rows of Q, dO and dQ stay in the L2 cache. */
-#ifndef DKV_BWD5_CHUNK
 #define DKV_BWD5_CHUNK 256
+/** The same where key tiles take turns: a tile that waits makes others wait, and shorter items start them closer. */
+#ifndef DKV_BWD5_CHUNK_ORDERED
+#define DKV_BWD5_CHUNK_ORDERED 128
 #endif
 
 /** One work item of every key head: a key tile against the query steps [first, last), all query heads of the key head.
@@ -97,18 +102,31 @@ static inline dkv_bwd5_item dkv_bwd5_cut(const dkv_bwd5_item &whole, int32_t beg
   return part;
 }
 
-/** Steps of a chunk: an eighth of a multiprocessor's work, between 16 and DKV_BWD5_CHUNK, shared by the g query heads.
- */
-static inline int32_t dkv_bwd5_chunk(int64_t steps, int32_t heads, int32_t kv_heads) {
-  const int64_t eighth = steps * heads / (DKV_BWD5_PROCESSORS * 8);
-  const int64_t together = std::min<int64_t>(std::max<int64_t>(eighth, 16), DKV_BWD5_CHUNK);
-  return (int32_t)std::max<int64_t>(1, together / (heads / kv_heads));
+/** Most tiles that may be cut: the fp32 dK and dV of every key head, for each of them, must fit into dq. */
+static inline int32_t dkv_bwd5_most_slots(int64_t rows, int32_t heads, int32_t kv_heads) {
+  return (int32_t)std::min<int64_t>(rows * heads / (4 * DKV_BWD5_KEYS) / kv_heads, INT32_MAX);
 }
 
-/** Appends the item, or its parts if it is longer than a chunk and a half; a last part under half a chunk joins its
- * neighbour. */
-static inline void dkv_bwd5_append(dkv_bwd5_plan *plan, const dkv_bwd5_item &whole, int32_t chunk) {
-  if (2 * (int64_t)(whole.last - whole.first) <= 3 * (int64_t)chunk) return plan->items.push_back(whole);
+/** Most steps of all tiles together: as if every row saw all rows before it. From T alone, for run(). */
+static inline int64_t dkv_bwd5_most_steps(int64_t rows, int32_t queries) {
+  const int64_t blocks = dkv_ceil_div(rows, queries), tiles = dkv_ceil_div(rows, DKV_BWD5_KEYS);
+  return tiles * (blocks + 1) - DKV_BWD5_KEYS / 2 * tiles * (tiles - 1) / queries;
+}
+
+/**
+ * Most items: no item is empty; and s steps in chunks of c are at most 1 + (s + 1) / c items (the first and the last
+ * have c / 2 steps or more), where c >= 32 / g, or else steps / c <= 8192 / Hkv (see dkv_bwd5_chunk).
+ */
+static inline int64_t dkv_bwd5_most_items(int64_t rows, int32_t queries, int32_t heads, int32_t kv_heads) {
+  const int64_t steps = dkv_bwd5_most_steps(rows, queries), tiles = dkv_ceil_div(rows, DKV_BWD5_KEYS);
+  return std::min(steps, 2 * tiles + 8192 / kv_heads + 1 + steps * (heads / kv_heads) / 32);
+}
+
+/** Appends the item, or its parts if it is longer than a chunk and a half and there is a slot left; a last part under
+ * half a chunk joins its neighbour. */
+static inline void dkv_bwd5_append(dkv_bwd5_plan *plan, const dkv_bwd5_item &whole, int32_t chunk, int32_t most_slots) {
+  if (2 * (int64_t)(whole.last - whole.first) <= 3 * (int64_t)chunk || plan->slots == most_slots)
+    return plan->items.push_back(whole);
   int32_t begin = whole.first, part = 0;
   while (begin < whole.last) {
     int64_t end = ((int64_t)begin / chunk + 1) * chunk;
@@ -139,6 +157,59 @@ static inline void dkv_bwd5_sort(dkv_bwd5_plan *plan, int32_t chunk, bool ordere
   });
 }
 
+/** Cuts the tiles (longest first) into chunks and puts the items into order. */
+static inline void dkv_bwd5_list(dkv_bwd5_plan *plan, const std::vector<dkv_bwd5_item> &whole, int32_t chunk,
+                                 const dkv_attention *a) {
+  const int32_t most_slots = dkv_bwd5_most_slots(a->layout->rows, a->heads, a->kv_heads);
+  plan->items.clear();
+  plan->slot_tiles.clear();
+  plan->slots = plan->parts = 0;
+  for (const dkv_bwd5_item &item : whole) dkv_bwd5_append(plan, item, chunk, most_slots);
+  dkv_bwd5_sort(plan, chunk, a->deterministic);
+  for (const dkv_bwd5_item &item : plan->items) plan->parts += item.slot >= 0;
+}
+
+/** Time of the list on all multiprocessors, in steps: each takes the next item when it is free. */
+static inline int64_t dkv_bwd5_makespan(const dkv_bwd5_plan &plan, int32_t group, int32_t kv_heads) {
+  constexpr int64_t start_of_item = 2, end_of_part = 1; /* steps: filling the pipeline; adding 128 KB to a slot */
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<int64_t>> free;
+  for (int i = 0; i < DKV_BWD5_PROCESSORS; i++) free.push(0);
+  int64_t last = 0;
+  const size_t parts = (size_t)plan.parts, bounds[3] = {0, parts, plan.items.size()};
+  for (int kind = 0; kind < 2; kind++)
+    for (int32_t kv_head = 0; kv_head < kv_heads; kv_head++)
+      for (size_t i = bounds[kind]; i < bounds[kind + 1]; i++) {
+        const int64_t steps = (int64_t)(plan.items[i].last - plan.items[i].first) * group;
+        const int64_t done = free.top() + start_of_item + steps + (kind == 0 ? end_of_part : 0);
+        free.pop();
+        free.push(done);
+        last = std::max(last, done);
+      }
+  return last;
+}
+
+/**
+ * Steps of a chunk, shared by the g query heads: an eighth of a multiprocessor's work, with an upper bound.  A small
+ * problem has few items a multiprocessor and its time is that of whoever gets one too many: there, lengths from half of
+ * that eighth (8 at least) upwards are tried on paper.
+ */
+static inline int32_t dkv_bwd5_chunk(dkv_bwd5_plan *plan, const std::vector<dkv_bwd5_item> &whole, int64_t steps,
+                                     const dkv_attention *a) {
+  const int32_t group = a->heads / a->kv_heads;
+  const int64_t eighth = steps * a->heads / (DKV_BWD5_PROCESSORS * 8);
+  const int64_t longest = a->deterministic ? DKV_BWD5_CHUNK_ORDERED : DKV_BWD5_CHUNK;
+  int32_t best = (int32_t)std::max<int64_t>(1, longest / group);
+  if (eighth >= longest) return best;
+  int64_t least = INT64_MAX;
+  for (int64_t together = longest; together >= std::max<int64_t>(8, eighth / 2); together = together * 7 / 8) {
+    const int32_t chunk = (int32_t)std::max<int64_t>(1, together / group);
+    dkv_bwd5_list(plan, whole, chunk, a);
+    const int64_t time = dkv_bwd5_makespan(*plan, group, a->kv_heads);
+    if (time < least) least = time, best = chunk;
+  }
+  return best;
+}
+
 /** Turns: the n-th item in list order that visits a step adds to the step's dQ as number n. */
 static inline void dkv_bwd5_rank(dkv_bwd5_plan *plan) {
   std::vector<int32_t> visits(plan->blocks, 0);
@@ -167,10 +238,10 @@ static inline dkv_status dkv_bwd5_make_plan(dkv_bwd5_plan *plan, const dkv_atten
       whole.push_back(dkv_bwd5_tile(layout, tile, queries));
       steps += whole.back().last - whole.back().first;
     }
-    const int32_t chunk = dkv_bwd5_chunk(steps, problem->heads, problem->kv_heads);
-    for (const dkv_bwd5_item &item : whole) dkv_bwd5_append(plan, item, chunk);
-    dkv_bwd5_sort(plan, chunk, problem->deterministic);
-    for (const dkv_bwd5_item &item : plan->items) plan->parts += item.slot >= 0;
+    std::stable_sort(whole.begin(), whole.end(), [](const dkv_bwd5_item &a, const dkv_bwd5_item &b) {
+      return a.last - a.first > b.last - b.first;
+    });
+    dkv_bwd5_list(plan, whole, dkv_bwd5_chunk(plan, whole, steps, problem), problem);
     if (problem->deterministic) dkv_bwd5_rank(plan);
     plan->end.assign(layout->end, layout->end + layout->rows);
     while (plan->end.size() < (size_t)plan->tiles * DKV_BWD5_KEYS) plan->end.push_back((int32_t)plan->end.size());

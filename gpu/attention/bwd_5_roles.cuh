@@ -13,16 +13,12 @@
 struct dkv_bwd5_maps {
   CUtensorMap q, k, v, dout; /**< boxes: `queries` rows of q and dout, 128 of k and v */
   CUtensorMap dk, dv;        /**< boxes of 64 rows */
+  CUtensorMap lse, delta;    /**< boxes of `queries` elements of one head */
 };
 
 /** Producer: tells the others which item comes next; kv_head -1: none. The announcing arrive on kv_full follows. */
 __device__ __forceinline__ void dkv_bwd5_send_work(uint32_t at, int32_t index, int32_t kv_head) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(at), "r"(index), "r"(kv_head) : "memory");
-}
-
-/** The item list; read anew each time, since the producer has no register to keep its address in. */
-__device__ __forceinline__ const dkv_bwd5_item *dkv_bwd5_items(const dkv_bwd5_parameters &p) {
-  return reinterpret_cast<const dkv_bwd5_item *>(p.workspace + *(const volatile int64_t *)&dkv_bwd5_head(p).items_at);
 }
 
 /** Reads what dkv_bwd5_send_work wrote. */
@@ -36,39 +32,29 @@ __device__ __forceinline__ void dkv_bwd5_read_work(uint32_t at, int32_t *index, 
  */
 template <class C>
 __device__ __forceinline__ void dkv_bwd5_load_queries(uint32_t tile, uint32_t vector, uint32_t full, uint32_t empty,
-                                                      uint32_t n, const CUtensorMap *map, const float *from,
+                                                      uint32_t n, const CUtensorMap *map, const CUtensorMap *vectors,
                                                       int32_t step, int32_t head) {
   const uint32_t stage = n & 1;
   full += stage * 8;
   dkv_mbarrier_wait(empty + stage * 8, (n >> 1 & 1) ^ 1);
   dkv_mbarrier_arrive_expect(full, C::query_tile + C::queries * 4);
   dkv_tma_load(tile + stage * C::query_tile, map, step * C::queries, head, full);
-  dkv_bulk_load(vector + stage * C::vector, from, C::queries * 4, full);
-}
-
-/** A step's part of [H][blocks * queries] lse or delta; opaque, so that no pointer is kept in registers between steps.
- */
-template <class C>
-__device__ __forceinline__ const float *dkv_bwd5_vector(const float *all, int32_t head, int32_t step,
-                                                        const dkv_bwd5_parameters &p) {
-  return all + ((int64_t)(int32_t)dkv_opaque(head) * p.blocks + (int32_t)dkv_opaque(step)) * C::queries;
+  dkv_tma_load_vector(vector + stage * C::vector, vectors, step * C::queries, head, full);
 }
 
 /** Loads Q with lse and dO with delta for every step of an item and one head. @return steps done since the start. */
 template <class C>
 __device__ __forceinline__ uint32_t dkv_bwd5_produce_head(uint32_t start, uint32_t n, const dkv_bwd5_item &item,
-                                                          int32_t head, const dkv_bwd5_maps &maps,
-                                                          const dkv_bwd5_parameters &p) {
+                                                          int32_t head, const dkv_bwd5_maps &maps) {
   const int32_t stop = item.last;
 #pragma unroll 1
   for (int32_t step = item.first; step < stop; step++, n++) {
     uint32_t shared = dkv_opaque(start), barriers = shared + C::barriers_at;
     dkv_bwd5_load_queries<C>(shared + C::q_at, shared + C::lse_at, barriers + C::q_full * 8, barriers + C::q_empty * 8,
-                             n, &maps.q, dkv_bwd5_vector<C>(p.minus_lse, head, step, p), step, head);
+                             n, &maps.q, &maps.lse, step, head);
     shared = dkv_opaque(start), barriers = shared + C::barriers_at;
     dkv_bwd5_load_queries<C>(shared + C::do_at, shared + C::delta_at, barriers + C::do_full * 8,
-                             barriers + C::do_empty * 8, n, &maps.dout, dkv_bwd5_vector<C>(p.delta, head, step, p),
-                             step, head);
+                             barriers + C::do_empty * 8, n, &maps.dout, &maps.delta, step, head);
   }
   return n;
 }
@@ -80,7 +66,7 @@ __device__ __forceinline__ uint32_t dkv_bwd5_produce_head(uint32_t start, uint32
  * @param[out]    kv_head key head; >= Hkv when the queue is empty
  */
 __device__ __forceinline__ void dkv_bwd5_find_work(int32_t *index, int32_t *kv_head, const dkv_bwd5_parameters &p) {
-  const int32_t parts = dkv_bwd5_head(p).parts, whole = dkv_bwd5_head(p).items - parts;
+  const int32_t parts = p.header->parts, whole = p.header->items - parts;
   const int32_t ticket = *index, rest = ticket - parts * p.kv_heads;
   if (rest < 0) {
     *kv_head = ticket / parts;
@@ -104,13 +90,13 @@ __device__ __forceinline__ void dkv_bwd5_produce(uint32_t start, const dkv_bwd5_
     if (kv_head >= p.kv_heads) break;
     dkv_bwd5_send_work(shared + C::work_at, index, kv_head);
     dkv_mbarrier_arrive_expect(full, 2 * C::key_tile);
-    const int32_t row = dkv_bwd5_items(p)[index].tile * C::keys;
+    const int32_t row = p.items[index].tile * C::keys;
     dkv_tma_load(shared + C::k_at, &maps.k, row, kv_head, full);
     dkv_tma_load(shared + C::v_at, &maps.v, row, kv_head, full);
 #pragma unroll 1
     for (int32_t g = 0; g < p.group; g++) {
       dkv_bwd5_read_work(shared + C::work_at, &index, &kv_head);
-      n = dkv_bwd5_produce_head<C>(start, n, dkv_bwd5_items(p)[index], kv_head * p.group + g, maps, p);
+      n = dkv_bwd5_produce_head<C>(start, n, p.items[index], kv_head * p.group + g, maps);
     }
     index = atomicAdd(p.ticket, 1); /* the answer arrives while the last two steps are computed */
   }
@@ -132,32 +118,36 @@ template <class C> __device__ __forceinline__ void dkv_bwd5_add_step(uint32_t sh
   dkv_mbarrier_arrive(dkv_bwd5_barrier<C>(shared, C::dq_empty + pair + 1));
 }
 
-/** Ordered: this item's turn at the dQ block of a step. */
-__device__ __forceinline__ int32_t dkv_bwd5_turn(const dkv_bwd5_parameters &p, const dkv_bwd5_item &item,
-                                                 int32_t step) {
-  const int64_t table = *(const volatile int64_t *)&dkv_bwd5_head(p).rank_at;
-  return reinterpret_cast<const int32_t *>(p.workspace + table)[*(const volatile int64_t *)&item.rank + step];
+/** Ordered: the turn of item number `index` at the dQ block of a step. */
+__device__ __forceinline__ int32_t dkv_bwd5_turn(const dkv_bwd5_parameters &p, int32_t index, int32_t step) {
+  const volatile dkv_bwd5_item &item = p.items[(int32_t)dkv_opaque(index)];
+  return p.rank[item.rank + step];
 }
 
-/** The steps of one head of an item. Ordered, helper 0 takes the even steps and helper 1 the odd ones. @return steps so
- * far. */
+/** Number of a step's dQ block. Unsigned: one instruction, where a signed product would take four and three registers.
+ */
+__device__ __forceinline__ uint64_t dkv_bwd5_block(const dkv_bwd5_parameters &p, int32_t step, int32_t head) {
+  return (uint64_t)dkv_opaque(step) * (uint32_t)p.heads + (uint32_t)head;
+}
+
+/** The steps of one head of item number `index`. Ordered, helper 0 takes the even steps and helper 1 the odd ones.
+ * @return steps so far. */
 template <class C>
-__device__ __forceinline__ uint32_t dkv_bwd5_add_head(uint32_t start, uint32_t n, const dkv_bwd5_item &item,
-                                                      int32_t head, const dkv_bwd5_parameters &p, uint32_t helper) {
-  const int32_t stop = item.last;
+__device__ __forceinline__ uint32_t dkv_bwd5_add_head(uint32_t start, uint32_t n, int32_t index, int32_t head,
+                                                      const dkv_bwd5_parameters &p, uint32_t helper) {
+  const int32_t stop = p.items[index].last;
 #pragma unroll 1
-  for (int32_t step = item.first; step < stop; step++, n++) {
-    const uint32_t shared = dkv_opaque(start);
-    const int64_t block = (int64_t)(int32_t)dkv_opaque(step) * p.heads + head;
+  for (int32_t step = p.items[index].first; step < stop; step++, n++) {
+    float *sum = p.sum + dkv_bwd5_block(p, step, head) * (C::queries * C::D);
     if constexpr (C::ordered) {
       if ((n & 1) != helper) continue;
-      const int32_t turn = dkv_bwd5_turn(p, item, step);
-      dkv_turn_wait(p.turns + block, turn);
-      dkv_bwd5_add_step<C>(shared, n, p.sum + block * (C::queries * C::D));
+      const int32_t turn = dkv_bwd5_turn(p, index, step);
+      dkv_turn_wait(p.turns + dkv_bwd5_block(p, step, head), turn);
+      dkv_bwd5_add_step<C>(dkv_opaque(start), n, sum);
       dkv_bulk_wait_done();
-      dkv_turn_end(p.turns + block, turn);
+      dkv_turn_end(p.turns + dkv_bwd5_block(p, step, head), turn);
     } else {
-      dkv_bwd5_add_step<C>(shared, n, p.sum + block * (C::queries * C::D));
+      dkv_bwd5_add_step<C>(dkv_opaque(start), n, sum);
     }
   }
   return n;
@@ -175,7 +165,7 @@ __device__ __forceinline__ void dkv_bwd5_add_dq(uint32_t start, const dkv_bwd5_p
 #pragma unroll 1
     for (int32_t g = 0; g < p.group; g++) {
       dkv_bwd5_read_work(start + C::work_at, &index, &kv_head);
-      n = dkv_bwd5_add_head<C>(start, n, dkv_bwd5_items(p)[index], kv_head * p.group + g, p, helper);
+      n = dkv_bwd5_add_head<C>(start, n, index, kv_head * p.group + g, p, helper);
     }
     dkv_mbarrier_arrive(dkv_bwd5_barrier<C>(start, C::kv_empty));
   }
@@ -227,18 +217,17 @@ __device__ __forceinline__ void dkv_bwd5_finish(dkv_bwd5_state<C> &state, const 
     return;
   }
   const int64_t index = (int64_t)item.slot * p.kv_heads + kv_head;
-  float *slot = dkv_bwd5_slot<C>(p, index);
-  int32_t *turn = p.turns + (int64_t)p.blocks * p.heads + index;
+  float *slot = p.slots + index * dkv_bwd5_slot_size<C>;
+  int32_t *turn = p.turns + (int64_t)p.blocks * p.heads + 2 * index + state.group; /* the halves of a slot are apart */
   if constexpr (C::ordered) {
-    if (state.thread == 0) dkv_turn_wait(turn, 2 * item.part + state.group);
+    if (state.thread == 0) dkv_turn_wait(turn, item.part);
     dkv_named_sync(DKV_BWD5_BAR_GROUP + state.group, 128);
   }
   dkv_bwd5_add<C>(state.dk, p.scale, slot, state);
   dkv_bwd5_add<C>(state.dv, 1.0f, slot + C::keys * C::D, state);
   if constexpr (C::ordered) {
-    __threadfence();
     dkv_named_sync(DKV_BWD5_BAR_GROUP + state.group, 128);
-    if (state.thread == 0) dkv_turn_end(turn, 2 * item.part + state.group);
+    if (state.thread == 0) dkv_turn_end(turn, item.part);
   }
 }
 
@@ -269,13 +258,13 @@ __device__ __forceinline__ void dkv_bwd5_consume(uint32_t shared, const dkv_bwd5
 #pragma unroll 1
     for (int32_t left = 3 * p.group; left > 0; left--) { /* for each head a partial, a full and a partial run */
       dkv_bwd5_read_work(dkv_opaque(shared) + C::work_at, &index, &kv_head);
-      const volatile dkv_bwd5_item &item = dkv_bwd5_items(p)[index];
+      const volatile dkv_bwd5_item &item = p.items[index];
       const int run = left % 3;
       if (run == 2) dkv_bwd5_steps<C, false>(state, item.tile, item.full, item.full_end, p);
       else dkv_bwd5_steps<C, true>(state, item.tile, run ? item.full_end : item.first, run ? item.last : item.full, p);
     }
-    dkv_bwd5_finish<C>(state, maps, p, dkv_bwd5_items(p)[index], kv_head);
-    if (state.thread == 0) dkv_mbarrier_arrive(dkv_bwd5_barrier<C>(shared, C::kv_empty));
+    dkv_bwd5_finish<C>(state, maps, p, p.items[index], kv_head);
+    dkv_mbarrier_arrive(dkv_bwd5_barrier<C>(shared, C::kv_empty));
   }
   if (state.thread == 0) dkv_bulk_wait_done();
 }

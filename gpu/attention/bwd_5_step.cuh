@@ -118,28 +118,22 @@ __device__ __forceinline__ dkv_bwd5_visible dkv_bwd5_look(const int32_t *end, in
   return v;
 }
 
-/**
- * s becomes P; rule j <= i < end[j] by selection, so that whatever an invisible score is (inf, NaN), its weight is 0.
- * @return 0, but known only when all of P is (zero is 0, which the compiler cannot know): see dkv_bwd5_step
+/** s becomes P; rule j <= i < end[j] by selection, so that whatever an invisible score is (inf, NaN), its weight is 0.
  */
 template <class C, bool masked>
-__device__ __forceinline__ uint32_t dkv_bwd5_weights(float (&s)[C::queries / 2], uint32_t lse,
-                                                     const dkv_bwd5_parameters &p, int thread,
-                                                     const dkv_bwd5_visible &visible) {
-  uint32_t own = dkv_opaque(lse + 8 * (thread & 3)), all = 0;
+__device__ __forceinline__ void dkv_bwd5_weights(float (&s)[C::queries / 2], uint32_t lse, const dkv_bwd5_parameters &p,
+                                                 int thread, const dkv_bwd5_visible &visible) {
+  const uint32_t own = dkv_opaque(lse + 8 * (thread & 3));
 #pragma unroll
   for (int j = 0; j < C::queries / 8; j++) {
-    if (C::hold && j > 0 && j % 4 == 0) own += all & p.zero; /* not all of lse at once: registers */
     const float2 minus_lse = dkv_load_pair(own + 32 * j);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       float x = fmaf(s[4 * j + i], p.scale_log2, i % 2 ? minus_lse.y : minus_lse.x);
       if (masked) x = (uint32_t)(8 * j + i % 2 - visible.start[i / 2]) < visible.span[i / 2] ? x : -INFINITY;
       s[4 * j + i] = dkv_exp2(x);
-      all |= __float_as_uint(s[4 * j + i]);
     }
   }
-  return all & p.zero;
 }
 
 /** dp becomes dS = P (dP - delta); a weight of 0 gives 0 whatever dP is. */
@@ -219,9 +213,7 @@ __device__ __forceinline__ void dkv_bwd5_step(dkv_bwd5_state<C> &state, int32_t 
   dkv_wgmma_wait<1>(); /* S; dP goes on behind the exponentials */
   dkv_pin(s);
   shared = dkv_opaque(state.shared);
-  const uint32_t none =
-      dkv_bwd5_weights<C, masked>(s, shared + C::lse_at + stage * C::vector, p, state.thread, visible);
-  if (C::hold) dkv_mbarrier_wait(dkv_bwd5_barrier<C>(shared, C::do_full + stage) + none, parity);
+  dkv_bwd5_weights<C, masked>(s, shared + C::lse_at + stage * C::vector, p, state.thread, visible);
   dkv_wgmma_wait<0>(); /* dP */
   dkv_pin(dp);
   shared = dkv_opaque(state.shared);

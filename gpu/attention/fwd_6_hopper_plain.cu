@@ -76,7 +76,7 @@ __device__ __forceinline__ void plain_step(plain_memory<D> &shared, state<D> &x,
   issue_scores<T>(x, q, dkv_shared_address(shared.k[stage]));
   dkv_wgmma_wait<0>();
   dkv_pin(x.s);
-  if (masked) hide(x, row, key, a.work.reach + key);
+  if (masked) hide(x, row, a.work.vectors + (int64_t)(key / KEYS) * VECTOR);
   if (first) soften_first<T>(x, a.c);
   else soften<T>(x, a.c);
   pin(x);

@@ -26,7 +26,7 @@
  *       Q, two buffers           64 KB      48 KB     O leaves through the rows that Q had
  *       K, two stages            64 KB      32 KB
  *       V, two stages            64 KB      32 KB
- *       reach, barriers           1 KB       1 KB
+ *       vectors, barriers         2 KB       2 KB
  *
  * Persistent: one CTA a multiprocessor; work items (work.cuh) come longest first from a counter, the query heads that
  * share keys side by side, so that one key head's K and V stay in L2.  Masked steps come first within an item; the loop

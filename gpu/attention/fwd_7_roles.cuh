@@ -3,11 +3,13 @@
  * @brief Rung 7's two roles: one thread that copies, and warpgroups that multiply. They meet at mbarriers only.
  *
  *     mbarriers of a stage    full: one arrival of the producer        empty: arrivals of the consumers
- *       q   2 buffers         and the bytes of Q                       one a warpgroup, once O has left
+ *       q   2 buffers         and the bytes of Q                       one a thread that has read the item,
+ *                                                                      one a warpgroup, once O has left
  *       k   2 stages          and the bytes of a key tile              one a warp
  *       v   2 stages          and the bytes of a value tile            one a warp
  *
- * What the consumers must know travels with the data: the item with Q; first row and reach of the keys with K.
+ * What the consumers must know travels with the data: the item with Q; with K the vector of its tile (first row,
+ * reach).
  *
  * Read before: fwd_hopper.cuh.  Read next: fwd_7_hopper.cu.
  */
@@ -40,8 +42,7 @@ template <int D> struct shared_memory {
   uint8_t q[2][shape<D>::groups][q_bytes<D>];
   uint8_t k[shape<D>::stages][kv_bytes<D>];
   uint8_t v[shape<D>::stages][kv_bytes<D>];
-  uint32_t reach[shape<D>::stages][KEYS];
-  int32_t key_row[shape<D>::stages]; /**< first key row of a stage */
+  alignas(128) uint32_t vectors[shape<D>::stages][(VECTOR + 31) / 32 * 32]; /**< of masked steps */
   item items[2];
   uint64_t q_full[2], q_empty[2];
   uint64_t k_full[shape<D>::stages], k_empty[shape<D>::stages];
@@ -58,7 +59,7 @@ template <int D> struct rings {
 template <int D> __device__ void prepare_barriers(shared_memory<D> &shared) {
   for (int i = 0; i < 2; ++i) {
     dkv_mbarrier_init(dkv_shared_address(&shared.q_full[i]), 1);
-    dkv_mbarrier_init(dkv_shared_address(&shared.q_empty[i]), shape<D>::groups);
+    dkv_mbarrier_init(dkv_shared_address(&shared.q_empty[i]), shape<D>::groups * (GROUP_THREADS + 1));
   }
   for (int i = 0; i < shape<D>::stages; ++i) {
     dkv_mbarrier_init(dkv_shared_address(&shared.k_full[i]), 1);
@@ -88,16 +89,15 @@ struct key_walk {
   }
 };
 
-/** Loads one key tile and, for a masked step, the reach of its keys. */
+/** Loads one key tile and, for a masked step, its vector. */
 template <int D>
 __device__ __forceinline__ void load_keys(shared_memory<D> &shared, const arguments &a, rings<D> &ring, int32_t row,
                                           int32_t kv_head, bool masked) {
   const uint32_t stage = ring.k.stage, full = dkv_shared_address(&shared.k_full[stage]);
   dkv_mbarrier_wait(dkv_shared_address(&shared.k_empty[stage]), ring.k.parity ^ 1);
-  shared.key_row[stage] = row;
-  dkv_mbarrier_arrive_expect(full, kv_bytes<D> + (masked ? KEYS * 4 : 0));
+  dkv_mbarrier_arrive_expect(full, kv_bytes<D> + (masked ? VECTOR * 4 : 0));
   dkv_tma_load(dkv_shared_address(shared.k[stage]), &a.k, row, kv_head, full);
-  if (masked) dkv_bulk_load(dkv_shared_address(shared.reach[stage]), a.work.reach + row, KEYS * 4, full);
+  if (masked) dkv_tma_load_vector(dkv_shared_address(shared.vectors[stage]), &a.vectors, 0, row / KEYS, full);
   ring.k.next();
 }
 
@@ -170,10 +170,10 @@ __device__ __forceinline__ void release(uint64_t *barrier) {
   if (threadIdx.x % 32 == 0) dkv_mbarrier_arrive(dkv_shared_address(barrier));
 }
 
-/** Masks the scores with the reach that came with the keys, and releases the keys. */
+/** Masks the scores with the vector that came with the keys, and releases the keys. */
 template <int D>
 __device__ __forceinline__ void hide_and_release(shared_memory<D> &shared, state<D> &x, uint32_t stage, int32_t row) {
-  hide(x, row, shared.key_row[stage], shared.reach[stage]);
+  hide(x, row, shared.vectors[stage]);
   __syncwarp();
   release(&shared.k_empty[stage]);
 }
@@ -257,6 +257,7 @@ __device__ __forceinline__ void consume(shared_memory<D> &shared, const argument
     dkv_mbarrier_wait(dkv_shared_address(&shared.q_full[ring.q.stage]), ring.q.parity);
     const item now = read_item(shared.items[ring.q.stage]);
     if (now.row < 0) break;
+    dkv_mbarrier_arrive(dkv_shared_address(&shared.q_empty[ring.q.stage])); /* the item has been read */
     uint8_t *q_rows = shared.q[ring.q.stage][group];
     const uint32_t q = dkv_shared_address(q_rows);
     if (a.keep != 0xffffffffu || a.flip != 0) change_sign<D>(q_rows, a.keep, a.flip, 1 + group);

@@ -40,6 +40,9 @@ namespace dkv_fwd {
 /** Keys of a tile, query rows and threads of a warpgroup. */
 constexpr int KEYS = 128, GROUP_ROWS = 64, GROUP_THREADS = 128;
 
+/** Numbers in the vector of a key tile. */
+constexpr int VECTOR = DKV_WORK_HEAD + KEYS;
+
 /** Largest sum of 32 weights that is let pass (below 65504 / 2), and the shift of a row that has seen no key. */
 constexpr float LIMIT = 8192.0f, UNSEEN = -3e38f;
 
@@ -53,6 +56,7 @@ template <int D> constexpr int kv_bytes = KEYS *D * 2;
 /** Kernel arguments of both rungs. */
 struct arguments {
   CUtensorMap q, k, v, o; /**< boxes: Q and O 64 rows, K and V 128 rows */
+  CUtensorMap vectors;    /**< of the key tiles, one a box; rung 7 only */
   dkv_work work;
   float *lse;       /**< [H][T] */
   int32_t rows;     /**< T */
@@ -110,10 +114,10 @@ __device__ __forceinline__ int32_t thread_row(int32_t first_row) {
   return first_row + (int32_t)(threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4);
 }
 
-/** Scores of hidden keys become -inf. @param[in] row query row r; @param[in] key first key row; @param[in] reach of the
- * keys. */
-template <int D> __device__ __forceinline__ void hide(state<D> &x, int32_t row, int32_t key, const uint32_t *reach) {
-  const int32_t column = 2 * (threadIdx.x % 4), distance = row - key - column;
+/** Scores of hidden keys become -inf. @param[in] row query row r; @param[in] vector of the key tile (work.cuh) */
+template <int D> __device__ __forceinline__ void hide(state<D> &x, int32_t row, const uint32_t *vector) {
+  const int32_t column = 2 * (threadIdx.x % 4), distance = row - (int32_t)vector[0] - column;
+  const uint32_t *reach = vector + DKV_WORK_HEAD;
 #pragma unroll
   for (int i = 0; i < KEYS / 2; i += 4) {
     const uint2 two = *reinterpret_cast<const uint2 *>(reach + column + 2 * i);
@@ -276,6 +280,7 @@ static inline dkv_status make_arguments(arguments *a, const dkv_attention *probl
   DKV_TRY(dkv_tma_map(&a->o, problem->o, problem->dtype, rows, heads, dim, GROUP_ROWS));
   DKV_TRY(dkv_tma_map(&a->k, problem->k, problem->dtype, rows, kv_heads, dim, KEYS));
   DKV_TRY(dkv_tma_map(&a->v, problem->v, problem->dtype, rows, kv_heads, dim, KEYS));
+  DKV_TRY(dkv_tma_map_vectors(&a->vectors, a->work.vectors, VECTOR, dkv_ceil_div(rows, KEYS), VECTOR));
   a->lse = static_cast<float *>(problem->lse);
   a->rows = rows;
   a->heads = heads;

@@ -44,9 +44,11 @@ __device__ __forceinline__ void dkv_turn_wait(const int32_t *counter, int32_t tu
   while (now != turn);
 }
 
-/** Ends a turn: everything this thread did before (and what it waited for) is seen by the next one. */
+/**
+ * Ends a turn: the release makes everything this thread did before (what it waited for, and what other threads did
+ * before a barrier with it) seen by the next one.
+ */
 __device__ __forceinline__ void dkv_turn_end(int32_t *counter, int32_t turn) {
-  __threadfence();
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(turn + 1) : "memory");
 }
 

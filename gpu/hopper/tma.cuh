@@ -66,6 +66,31 @@ static inline dkv_status dkv_tma_map(CUtensorMap *map, const void *tensor, dkv_d
   return DKV_OK;
 }
 
+/**
+ * Describes vectors of 4-byte numbers, one after another, to the copy engine.
+ * @param[out] map    overwritten
+ * @param[in]  vector [count][length] device memory, 16-byte aligned
+ * @param[in]  length of each, a multiple of 4
+ * @param[in]  count  number of vectors
+ * @param[in]  box    elements of a load, a multiple of 4, 4 to 256
+ * @return DKV_OK; DKV_ERR_CUDA as above
+ */
+static inline dkv_status dkv_tma_map_vectors(CUtensorMap *map, const void *vector, int64_t length, int64_t count,
+                                             uint32_t box) {
+  const auto encode = dkv_tma_encoder();
+  DKV_REQUIRE(encode != nullptr, DKV_ERR_CUDA,
+              "the driver has no cuTensorMapEncodeTiled: it must serve CUDA 12.0 or later");
+  const cuuint64_t size[2] = {(cuuint64_t)length, (cuuint64_t)count}, stride[1] = {(cuuint64_t)length * 4};
+  const cuuint32_t tile[2] = {box, 1}, step[2] = {1, 1};
+  const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<void *>(vector), size, stride,
+                                 tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  DKV_REQUIRE(result == CUDA_SUCCESS, DKV_ERR_CUDA,
+              "the driver refuses a map of %lld vectors of %lld numbers (error %d)", (long long)count,
+              (long long)length, (int)result);
+  return DKV_OK;
+}
+
 /** Fetches the map into the copy engine's cache. One thread calls it, once. */
 __device__ __forceinline__ void dkv_tma_prefetch(const CUtensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -80,10 +105,15 @@ __device__ __forceinline__ void dkv_tma_load(uint32_t shared, const CUtensorMap 
                : "memory");
 }
 
-/** Loads `bytes` plain bytes (a multiple of 16, both ends 16-byte aligned); `barrier` counts them. */
-__device__ __forceinline__ void dkv_bulk_load(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-               "l"(global), "r"(bytes), "r"(barrier)
+/**
+ * Loads a box of 4-byte numbers starting at element `at` of vector number `which` to `shared` (128-byte aligned).
+ * Unlike a plain bulk load, racecheck follows it through the mbarrier, when ordinary loads read what it brought.
+ */
+__device__ __forceinline__ void dkv_tma_load_vector(uint32_t shared, const CUtensorMap *map, int32_t at, int32_t which,
+                                                    uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared),
+               "l"(map), "r"(barrier), "r"(at), "r"(which)
                : "memory");
 }
 

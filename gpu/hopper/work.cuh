@@ -16,7 +16,9 @@
  * counted in this order: the query heads that share keys run side by side, one key head's keys and values stay in L2,
  * and the short items come last.  Items are handed out by a counter which returns to 0 by itself when all are done.
  *
- *     workspace:  counter (256 bytes) | reach[T rounded up to key tiles] | tiles | runs
+ *     workspace:  counter (256 bytes) | a vector of 4 + keys numbers for every key tile | tiles | runs
+ *
+ * The vector of a key tile is what a masked step needs: its first row (then three zeros, for alignment) and reach[].
  *
  * Read before: common/tiles.h.  Read next: gpu/attention/fwd_7_hopper.cu.
  */
@@ -44,10 +46,13 @@ struct alignas(8) dkv_key_run {
   int32_t count; /**< number of key tiles, > 0 */
 };
 
+/** Numbers before the reach in a key tile's vector. */
+#define DKV_WORK_HEAD 4
+
 /** The lists of a workspace, as a kernel gets them. */
 struct dkv_work {
   uint32_t *counter;           /**< next item to hand out; 0 between launches */
-  const uint32_t *reach;       /**< [T rounded up] end[j] - j */
+  const uint32_t *vectors;     /**< [key tiles][DKV_WORK_HEAD + keys] first row, 0, 0, 0, reach of each key */
   const dkv_query_tile *tiles; /**< [tile_count] by falling cost */
   const dkv_key_run *runs;     /**< runs of all tiles */
   int32_t tile_count;          /**< query tiles */
@@ -56,10 +61,11 @@ struct dkv_work {
 /** The lists inside `workspace` for T rows and query tiles of `rows`, key tiles of `keys`. */
 static inline dkv_work dkv_work_view(void *workspace, int32_t total, int32_t rows, int32_t keys) {
   uint8_t *base = static_cast<uint8_t *>(workspace);
-  const int64_t tiles = dkv_ceil_div(total, rows), tiles_at = 256 + dkv_ceil_div(total, keys) * keys * 4;
+  const int64_t tiles = dkv_ceil_div(total, rows),
+                tiles_at = 256 + dkv_ceil_div(total, keys) * (DKV_WORK_HEAD + keys) * 4;
   dkv_work work;
   work.counter = reinterpret_cast<uint32_t *>(base);
-  work.reach = reinterpret_cast<const uint32_t *>(base + 256);
+  work.vectors = reinterpret_cast<const uint32_t *>(base + 256);
   work.tiles = reinterpret_cast<const dkv_query_tile *>(base + tiles_at);
   work.runs = reinterpret_cast<const dkv_key_run *>(base + tiles_at + tiles * (int64_t)sizeof(dkv_query_tile));
   work.tile_count = (int32_t)tiles;
@@ -191,9 +197,13 @@ static inline dkv_status dkv_work_fill(void *host, size_t *used, const dkv_layou
   const dkv_status status = dkv_work_builder_make(&builder, layout, rows, keys);
   if (status == DKV_OK) {
     const dkv_work view = dkv_work_view(host, layout->rows, rows, keys);
-    uint32_t *reach = const_cast<uint32_t *>(view.reach);
+    uint32_t *vectors = const_cast<uint32_t *>(view.vectors);
     dkv_query_tile *tiles = const_cast<dkv_query_tile *>(view.tiles);
-    for (int32_t j = 0; j < layout->rows; ++j) reach[j] = (uint32_t)(layout->end[j] - j);
+    for (int32_t j = 0; j < layout->rows; ++j) {
+      uint32_t *vector = vectors + (int64_t)(j / keys) * (DKV_WORK_HEAD + keys);
+      if (j % keys == 0) vector[0] = (uint32_t)j;
+      vector[DKV_WORK_HEAD + j % keys] = (uint32_t)(layout->end[j] - j);
+    }
     const int64_t runs = dkv_work_lists(&builder, tiles, const_cast<dkv_key_run *>(view.runs));
     qsort(tiles, (size_t)view.tile_count, sizeof *tiles, dkv_work_compare);
     *used = (size_t)(reinterpret_cast<const uint8_t *>(view.runs + runs) - static_cast<const uint8_t *>(host));

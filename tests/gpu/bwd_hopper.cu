@@ -3,7 +3,9 @@
  * @brief Checks the Hopper backward rungs on many layouts, and times them.
  *
  *     bwd_hopper check    exit code 0 only when every case of every rung, type and head size is within tolerance
- *     bwd_hopper bench    a table of ms and useful TFLOP/s, the card held at its power limit
+ *     bwd_hopper few      one layout of every rung, type and head size: for compute-sanitizer
+ *     bwd_hopper memory   device memory over inputs, outputs, gradients and one fp32 dQ; no GPU is needed
+ *     bwd_hopper bench [FILE [SHAPE]]   a table of ms and useful TFLOP/s, the card held at its power limit
  *
  * Read before: bwd_judge.cuh.
  */
@@ -14,8 +16,7 @@
 
 template <class C> static void attach(problem *x, bool deterministic) {
   x->a.deterministic = deterministic;
-  size_t bytes = 0;
-  MUST(dkv_bwd5_size<C>(&x->a, &bytes));
+  const size_t bytes = dkv_bwd5_lay<C>(&x->a).bytes;
   CHECK(cudaFree(x->a.workspace));
   CHECK(cudaMalloc(&x->a.workspace, bytes));
   CHECK(cudaMemset(x->a.workspace, 0xff, bytes));
@@ -105,7 +106,7 @@ template <class C> static bool run_repeats(const char *variant) {
   open_problem<typename C::T>(&x, 8, 2, C::D, 11);
   std::vector<uint16_t> first, again;
   bool ok = true;
-  for (int run = 0; run < 12; run++) {
+  for (int run = 0; run < 20; run++) {
     attach<C>(&x, true);
     MUST(dkv_bwd5_run_around<C>(&x.a, dkv_bwd5_launch<C>));
     CHECK(cudaDeviceSynchronize());
@@ -148,6 +149,13 @@ template <class C> static bool run_huge(const char *variant) {
   return ok;
 }
 
+/* workspace against what the tensors take: q, o, dout, dq and k, v, dk, dv at 16 bits, lse, one fp32 dQ */
+static double memory_over(const dkv_attention &a, size_t workspace) {
+  const double q = (double)a.layout->rows * a.heads * a.head_dim, k = (double)a.layout->rows * a.kv_heads * a.head_dim;
+  const double tensors = 8 * q + 8 * k + 4.0 * a.layout->rows * a.heads;
+  return 100 * ((tensors + (double)workspace) / (tensors + 4 * q) - 1);
+}
+
 /* ---- timing ---- */
 struct timing {
   float before, main, after;
@@ -156,17 +164,16 @@ struct timing {
 /* the median of the second half of about `budget` ms of runs: by then the card has settled at its power limit */
 template <class C, auto launch> static timing time_variant(problem *x, bool deterministic, float budget) {
   attach<C>(x, deterministic);
-  const dkv_bwd5_space s = dkv_bwd5_lay<C>(&x->a, nullptr);
-  const dkv_bwd5_parameters p = dkv_bwd5_fill<C>(&x->a, s);
+  const dkv_bwd5_parameters p = dkv_bwd5_fill<C>(&x->a, dkv_bwd5_lay<C>(&x->a));
   dkv_bwd5_maps maps;
-  MUST(dkv_bwd5_map<C>(&maps, &x->a));
+  MUST(dkv_bwd5_map<C>(&maps, &x->a, p));
   cudaEvent_t e[4];
   for (cudaEvent_t &event : e) CHECK(cudaEventCreate(&event));
   std::vector<timing> all;
   int repeats = 1;
   for (int r = 0; r <= repeats; r++) {
     CHECK(cudaEventRecord(e[0]));
-    MUST(dkv_bwd5_before<C>(&x->a, s, p));
+    MUST(dkv_bwd5_before<C>(&x->a, p));
     CHECK(cudaEventRecord(e[1]));
     MUST(launch(&x->a, p, maps));
     CHECK(cudaEventRecord(e[2]));
@@ -203,12 +210,11 @@ static void bench_variant(const char *variant, problem *x, const char *shape_nam
   steps *= x->a.heads;
   const double flops = 10.0 * C::D * x->a.heads * (double)dkv_layout_pairs(&x->layout),
                all = t.before + t.main + t.after;
-  const double tensors = x->q_size * 8.0 + x->k_size * 8.0 + x->layout.rows * 4.0 * x->a.heads, sums = x->q_size * 4.0;
-  const double over = (tensors + x->a.workspace_bytes) / (tensors + sums) - 1;
+  const double over = memory_over(x->a, x->a.workspace_bytes);
   const bool ok = judge<typename C::T>(variant, x, (int)((int64_t)x->layout.rows * x->a.heads / 160 + 1), 0, 0, 0);
   printf("%-18s %-20s %8.3f ms %6.1f TF/s  main %6.1f  before %.3f after %.3f  ns/step/SM %.0f  memory +%.2f%%  %s\n",
          shape_name, variant, all, flops / all * 1e-9, flops / t.main * 1e-9, t.before, t.after,
-         t.main * 1e6 * 132 / steps, 100 * over, ok ? "ok" : "WRONG");
+         t.main * 1e6 * 132 / steps, over, ok ? "ok" : "WRONG");
   fflush(stdout);
   if (json != NULL)
     fprintf(json,
@@ -217,7 +223,7 @@ static void bench_variant(const char *variant, problem *x, const char *shape_nam
             "\"after_ms\": %.4f, \"steps\": %lld, \"memory_over_percent\": %.3f, \"correct\": %s},\n",
             shape_name, variant, dkv_is_bf16<typename C::T>::value ? "bf16" : "f16", C::D,
             deterministic ? "true" : "false", all, flops / all * 1e-9, t.main, flops / t.main * 1e-9, t.before, t.after,
-            (long long)steps, 100 * over, ok ? "true" : "false");
+            (long long)steps, over, ok ? "true" : "false");
 }
 
 static std::vector<int32_t> lognormal() {
@@ -236,16 +242,12 @@ using bf = __nv_bfloat16;
 template <typename T, int D> using plain = dkv_bwd4_choice<T, D, false>;
 template <typename T, int D> using fast = dkv_bwd5_choice<T, D, false>;
 template <typename T, int D> using ordered = dkv_bwd5_choice<T, D, true>;
-using free128 = dkv_bwd5_config<bf, 128, 80, false, false>;
-using free64 = dkv_bwd5_config<bf, 64, 128, false, false>;
 
 static int check() {
   bool ok = check_variant<fast<bf, 128>>("hopper bf16 128", false);
   ok &= check_variant<fast<__half, 128>>("hopper f16 128", false);
   ok &= check_variant<fast<bf, 64>>("hopper bf16 64", false);
   ok &= check_variant<fast<__half, 64>>("hopper f16 64", false);
-  ok &= check_variant<free128>("free bf16 128", false);
-  ok &= check_variant<free64>("free bf16 64", false);
   ok &= check_variant<plain<bf, 128>, dkv_bwd4_launch<plain<bf, 128>>>("wgmma bf16 128", false);
   ok &= check_variant<plain<__half, 64>, dkv_bwd4_launch<plain<__half, 64>>>("wgmma f16 64", false);
   ok &= check_variant<ordered<bf, 128>>("ordered bf16 128", true);
@@ -257,7 +259,56 @@ static int check() {
   return !ok;
 }
 
-static void bench() {
+/* the rungs and modes on one layout with cut tiles */
+template <class C, auto launch = dkv_bwd5_launch<C>> static bool few_variant(const char *variant, bool deterministic) {
+  problem x;
+  const shape s = group(variant, 700, {100, 61, 200});
+  MUST(dkv_layout_forest(&x.layout, (int)s.parent.size(), s.parent.data(), s.length.data()));
+  open_problem<typename C::T>(&x, 32, 16, C::D, 9);
+  attach<C>(&x, deterministic);
+  MUST(dkv_bwd5_run_around<C>(&x.a, launch));
+  CHECK(cudaDeviceSynchronize());
+  const bool ok = judge<typename C::T>(variant, &x, 3, 0, 0, 0);
+  printf("%-28s %s\n", variant, ok ? "ok" : "WRONG");
+  close_problem(&x);
+  return ok;
+}
+
+static int few() {
+  bool ok = few_variant<fast<bf, 128>>("hopper bf16 128", false);
+  ok &= few_variant<fast<__half, 64>>("hopper f16 64", false);
+  ok &= few_variant<ordered<bf, 128>>("ordered bf16 128", true);
+  ok &= few_variant<ordered<__half, 64>>("ordered f16 64", true);
+  ok &= few_variant<plain<bf, 128>, dkv_bwd4_launch<plain<bf, 128>>>("wgmma bf16 128", false);
+  ok &= few_variant<plain<__half, 64>, dkv_bwd4_launch<plain<__half, 64>>>("wgmma f16 64", false);
+  return !ok;
+}
+
+static int memory() {
+  static const int sizes[][3] = {{28, 4096, 2048},  {32, 8192, 1024},  {28, 16384, 2048}, {16, 32768, 2048},
+                                 {28, 32768, 2048}, {1, 131072, 4096}, {64, 3000, 540},   {8, 512, 128}};
+  static const int heads[][2] = {{32, 8}, {32, 32}, {8, 8}, {32, 1}, {16, 8}, {1, 1}};
+  for (const auto &n : sizes)
+    for (const auto &h : heads) {
+      dkv_layout layout;
+      const std::vector<int32_t> lengths(n[0], n[2]);
+      MUST(dkv_layout_group(&layout, n[1], n[0], lengths.data()));
+      dkv_attention a = {};
+      a.layout = &layout, a.heads = h[0], a.kv_heads = h[1];
+      a.head_dim = 128;
+      const double wide = memory_over(a, dkv_bwd5_lay<fast<bf, 128>>(&a).bytes);
+      a.deterministic = true;
+      const double repeatable = memory_over(a, dkv_bwd5_lay<ordered<bf, 128>>(&a).bytes);
+      a.head_dim = 64;
+      const double narrow = memory_over(a, dkv_bwd5_lay<ordered<bf, 64>>(&a).bytes);
+      printf("N %3d P %6d R %5d H %2d Hkv %2d: D 128 +%.2f %%, deterministic +%.2f %%; D 64 deterministic +%.2f %%\n",
+             n[0], n[1], n[2], h[0], h[1], wide, repeatable, narrow);
+      dkv_layout_free(&layout);
+    }
+  return 0;
+}
+
+static void bench(const char *only) {
   const std::vector<bench_shape> list = {{"28,4096,2048", 4096, std::vector<int32_t>(28, 2048)},
                                          {"32,8192,1024", 8192, std::vector<int32_t>(32, 1024)},
                                          {"28,16384,2048", 16384, std::vector<int32_t>(28, 2048)},
@@ -266,11 +317,11 @@ static void bench() {
                                          {"32 lognormal,3000", 3000, lognormal()},
                                          {"8,512,128", 512, std::vector<int32_t>(8, 128)}};
   for (const bench_shape &s : list) {
+    if (only != NULL && strcmp(only, s.name) != 0) continue;
     problem x, y;
     MUST(dkv_layout_group(&x.layout, s.prompt, (int)s.lengths.size(), s.lengths.data()));
     open_problem<bf>(&x, 32, 8, 128, 3);
     bench_variant<fast<bf, 128>>("hopper", &x, s.name, false);
-    if (s.prompt < 32768) bench_variant<free128>("hopper free", &x, s.name, false);
     bench_variant<ordered<bf, 128>>("hopper ordered", &x, s.name, true);
     if (s.prompt < 10000) bench_variant<plain<bf, 128>, dkv_bwd4_launch<plain<bf, 128>>>("wgmma", &x, s.name, false);
     close_problem(&x);
@@ -284,7 +335,6 @@ static void bench() {
     open_problem<bf>(&x, 32, 8, 64, 3);
     open_problem<__half>(&y, 32, 8, 64, 3);
     bench_variant<fast<bf, 64>>("hopper 64", &x, s.name, false);
-    bench_variant<free64>("hopper free 64", &x, s.name, false);
     bench_variant<ordered<bf, 64>>("hopper ordered 64", &x, s.name, true);
     bench_variant<fast<__half, 64>>("hopper f16 64", &y, s.name, false);
     close_problem(&x), close_problem(&y);
@@ -293,7 +343,9 @@ static void bench() {
 
 int main(int argc, char **argv) {
   if (argc > 1 && !strcmp(argv[1], "check")) return check();
-  json = argc > 2 ? fopen(argv[2], "w") : NULL;
+  if (argc > 1 && !strcmp(argv[1], "few")) return few();
+  if (argc > 1 && !strcmp(argv[1], "memory")) return memory();
+  json = argc > 2 && argv[2][0] != '-' ? fopen(argv[2], "w") : NULL;
   cudaDeviceProp device;
   CHECK(cudaGetDeviceProperties(&device, 0));
   int driver = 0, runtime = 0;
@@ -302,7 +354,7 @@ int main(int argc, char **argv) {
   if (json != NULL)
     fprintf(json, "{\n  \"device\": \"%s\", \"cuda_driver\": %d, \"cuda_runtime\": %d,\n  \"rows\": [\n", device.name,
             driver, runtime);
-  bench();
+  bench(argc > 3 ? argv[3] : NULL);
   if (json != NULL) fprintf(json, "    null\n  ]\n}\n"), fclose(json);
   return 0;
 }

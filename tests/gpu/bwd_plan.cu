@@ -3,8 +3,8 @@
  * @brief Checks the plan of the Hopper backward on random forests, on the host: no GPU is needed.
  *
  * Every step of every key tile that holds a visible pair belongs to exactly one item; full steps are full by the rule
- * of mask.h; parts share a slot and count up; turns of a step are 0, 1, 2, ... in list order.  Exit code 0: all plans
- * passed.
+ * of mask.h; parts share a slot and count up; turns of a step are 0, 1, 2, ... in list order; no list is longer than
+ * the bounds that run() knows from T alone.  Exit code 0: all plans passed.
  *
  * Read before: gpu/attention/bwd_5_plan.cuh.
  */
@@ -31,6 +31,18 @@ static void draw_forest(std::vector<int32_t> *parent, std::vector<int32_t> *leng
 static int wrong;
 static void expect(bool ok, const char *rule) {
   if (!ok && wrong++ < 10) printf("WRONG: %s\n", rule);
+}
+
+/** The lengths of a plan's lists against the bounds from T and the heads. */
+static void check_bounds(const dkv_bwd5_plan &plan, const dkv_attention &a, int32_t queries) {
+  const int64_t rows = a.layout->rows;
+  int64_t steps = 0;
+  for (const dkv_bwd5_item &item : plan.items) steps += item.last - item.first;
+  expect(steps <= dkv_bwd5_most_steps(rows, queries), "no more steps than the bound");
+  expect((int64_t)plan.items.size() <= dkv_bwd5_most_items(rows, queries, a.heads, a.kv_heads),
+         "no more items than the bound");
+  expect(plan.slots <= dkv_bwd5_most_slots(rows, a.heads, a.kv_heads), "the slots fit into dq");
+  expect((int64_t)plan.slots * a.kv_heads * 2 * DKV_BWD5_KEYS * 4 <= rows * a.heads * 2, "and really do");
 }
 
 /** The items of one plan against the layout, pair by pair of tiles. */
@@ -73,12 +85,13 @@ int main(void) {
     dkv_attention problem = {};
     problem.layout = &layout;
     problem.kv_heads = 1 + draw(3);
-    problem.heads = problem.kv_heads * (1 + draw(8));
+    problem.heads = problem.kv_heads * (draw(20) == 0 ? 300 : 1 + draw(8));
     problem.deterministic = true;
     dkv_bwd5_plan plan;
     if (layout.rows > 0) {
       if (dkv_bwd5_make_plan(&plan, &problem, queries) != DKV_OK) return printf("plan: %s\n", dkv_last_error()), 1;
       check_plan(plan, &layout, queries);
+      check_bounds(plan, problem, queries);
       plans++, cut += plan.slots > 0;
     }
     dkv_layout_free(&layout);

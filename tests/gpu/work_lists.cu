@@ -89,10 +89,13 @@ static void check_layout(const dkv_layout *layout, int32_t rows, int32_t keys) {
   }
   for (int n = 0; n < 2000; ++n) {
     const int32_t i = (int32_t)draw((uint32_t)layout->rows), j = (int32_t)draw((uint32_t)layout->rows);
-    expect(((uint32_t)(i - j) < work.reach[j]) == dkv_sees(i, j, layout->end[j]), "reach is the rule", i, j);
+    const uint32_t *vector = work.vectors + (int64_t)(j / keys) * (DKV_WORK_HEAD + keys);
+    const uint32_t reach = vector[DKV_WORK_HEAD + j % keys];
+    expect(vector[0] == (uint32_t)(j / keys * keys), "a vector begins with its tile's first row", i, j);
+    expect(((uint32_t)(i - j) < reach) == dkv_sees(i, j, layout->end[j]), "reach is the rule", i, j);
   }
   for (int64_t j = layout->rows; j < dkv_ceil_div(layout->rows, keys) * keys; ++j)
-    expect(work.reach[j] == 0, "no reach past T", 0, j);
+    expect(work.vectors[(j / keys) * (DKV_WORK_HEAD + keys) + DKV_WORK_HEAD + j % keys] == 0, "no reach past T", 0, j);
   free(host);
   free(visits);
   free(seen);
