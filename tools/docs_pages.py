@@ -281,6 +281,27 @@ def widen(folder):
                     file.write(new)
 
 
+def contents(folder):
+    """Fills Doxygen's list of pages, which leaves out all that hang below the main page; a phone has no other tree."""
+    chapters = sorted(name for name in os.listdir(os.path.join(TOP, "tutorials")) if re.match(r"\d\d_.*\.md", name))
+    tree = {**CHILDREN, "tutorials/README.md": ["tutorials/" + name for name in chapters]}
+
+    def item(path):
+        known = tree.get(path, [])
+        below = [child for child in known if os.path.exists(os.path.join(folder, page_label(child) + ".html"))]
+        title = html.escape(re.search(r"^# (.*)$", read(path), re.M).group(1))
+        inner = f"<ul>{''.join(map(item, below))}</ul>" if below else ""
+        return f'<li><a href="{page_label(path)}.html">{title}</a>{inner}</li>'
+
+    for name in ("pages.html", "menudata.js"):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            text = file.read().replace("Related Pages", "Contents")
+        listed = f"<ul>{item('README.md')}</ul>"
+        text = re.sub(r'<div class="textblock">Here is a list.*?</div>', lambda _: listed, text, flags=re.S)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
 def finish(folder):
     tracked, wanted = text_files(), set()
     shutil.copytree(os.path.join(TOP, "docs", "figures"), os.path.join(folder, "figures"), dirs_exist_ok=True)
@@ -294,6 +315,7 @@ def finish(folder):
                 )
     write_sources(folder, sorted(wanted), tracked)
     widen(folder)
+    contents(folder)
     pages, wrong = broken_links(folder)
     for page, url in wrong[:40]:
         print(f"docs: {page} links to {url}, which is not there", file=sys.stderr)
