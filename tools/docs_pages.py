@@ -130,6 +130,18 @@ def cite(match):
     return f"{names}{space}([{path}](source/{path}.html#L{line}))"
 
 
+def emphasised(text):
+    """Stars as tags, since Doxygen takes them for emphasis only beside a letter; a foldable answer as raw HTML, since
+    Doxygen would close it at the end of its first paragraph."""
+    code = re.compile(r"(`[^`]*`)")
+    parts = code.split(re.sub(r"\*\*([^*`]+)\*\*", r"<b>\1</b>", text))
+    for k in range(0, len(parts), 2):
+        part = re.sub(r"^\*([^\s*](?:[^*\n]|\n(?!\n))*)\*$", r"<em>\1</em>", parts[k], flags=re.M)
+        parts[k] = re.sub(r"(?<![*\\])\*(?=[^\s*])([^*\n]{1,80}?)(?<=[^\s*])\*(?!\*)", r"<em>\1</em>", part)
+    raw = r"^(<details>.*?</summary>|</details>)$"
+    return re.sub(raw, r"\n@htmlonly[block]\n\1\n@endhtmlonly\n", "".join(parts), flags=re.M)
+
+
 def filter_markdown(path):
     """Labels on headings, links that Doxygen's pages have; code blocks stay as they are."""
     placed, first, out = set(), True, []
@@ -146,9 +158,7 @@ def filter_markdown(path):
 
         part = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", lambda m: link(path, m.group(1), m.group(2), placed), part)
         part = re.sub(r"!\[([^\]]*)\]\((?:[\w./]*/)?figures/([\w.]+)\)", r"![\1](figures/\2)", part)
-        # Doxygen takes stars for emphasis only beside a letter
-        part = re.sub(r"`[^`]*`|\*\*([^*`]+)\*\*", lambda m: f"<b>{m.group(1)}</b>" if m.group(1) else m.group(0), part)
-        part = re.sub(r"^\*([^\s*](?:[^*\n]|\n(?!\n))*)\*$", r"<em>\1</em>", part, flags=re.M)
+        part = emphasised(part)
         if docs_math.CHAPTER.match(path):
             part = docs_math.page(part)
         part = CITATION.sub(cite, part)
