@@ -107,9 +107,52 @@ def step_work():
     return f
 
 
+# Chapter 02: the scores of the seven tokens are ln w, for every query.
+W, VALUES = [1, 1, 2, 4, 8, 4, 8], [8, 0, 4, 16, 2, -8, 6]
+
+
+def attention_rows():
+    """Rows 3 and 6: a bar for each weight."""
+    rows = (3, 6)
+    outputs = {}
+    for row in rows:
+        seen = [j for j in range(7) if SEVEN.sees(row, j)]
+        total = sum(W[j] for j in seen)
+        outputs[row] = (seen, total, Fraction(sum(W[j] * VALUES[j] for j in seen), total))
+    f = Drawing(
+        356,
+        "The weights of two rows of attention",
+        "; ".join(
+            f"Row {row} of response {SEVEN.letter[row]} sees keys {', '.join(map(str, seen))} with weights "
+            f"{', '.join(f'{W[j]}/{total}' for j in seen)}: its output is {output}"
+            for row, (seen, total, output) in outputs.items()
+        )
+        + ". The other response has no bar: it is not seen.",
+    )
+    for k, row in enumerate(rows):
+        seen, total, output = outputs[row]
+        top, bottom = 14 + 160 * k, 112 + 160 * k
+        f.text(14, top + 10, f"row {row} {SEVEN.letter[row]}: weights p, values v, o = {output}", "b")
+        for j in range(7):
+            x, letter = 60 + 58 * j, SEVEN.letter[j]
+            if j in seen:
+                height = 120 * W[j] / total
+                f.rect(x, bottom - height, 44, height, kind_of(letter), 2)
+                f.text(x + 22, bottom - height - 5, f"{W[j]}/{total}", "", "middle")
+            else:
+                f.text(x + 22, bottom - 5, "unseen", "soft", "middle", 12)
+            f.line([(x, bottom), (x + 44, bottom)], "thin")
+            f.text(x + 22, bottom + 17, f"{j} {letter}", "b" if j in seen else "soft", "middle")
+            f.text(x + 22, bottom + 34, VALUES[j], "" if j in seen else "soft", "middle")
+        f.text(14, bottom + 17, "key", "soft")
+        f.text(14, bottom + 34, "v", "soft")
+    f.text(14, 342, "o = sum of p v. The bars of a row add up to 1.", "soft")
+    return f
+
+
 def softmax_merge():
-    """Row 6 of the seven tokens in tiles of two keys: keys ln w, values v, scores ln w (chapters 02 and 05)."""
-    w, v, row = [1, 1, 2, 4, 8, 4, 8], [8, 0, 4, 16, 2, -8, 6], 6
+    """Row 6 of the seven tokens in tiles of two keys (chapter 05)."""
+    w, v, row = W, VALUES, 6
     f = Drawing(
         318,
         "The online softmax of row 6, tile by tile",
@@ -132,7 +175,7 @@ def softmax_merge():
                 f"w={w[j]}" if seen else "masked",
                 on(letter) if seen else "soft",
                 "middle",
-                13 if seen else 10.5,
+                13 if seen else 12,
             )
         seen = [j for j in keys if SEVEN.sees(row, j)]
         new = max([w[j] for j in seen] + ([largest] if largest else []))
@@ -174,4 +217,4 @@ def wrong(program):
     return found
 
 
-FIGURES = {"savings": savings, "step_work": step_work, "softmax_merge": softmax_merge}
+FIGURES = {"savings": savings, "step_work": step_work, "attention_rows": attention_rows, "softmax_merge": softmax_merge}

@@ -95,7 +95,7 @@ def forward_roles():
                 )
             if k + 1 <= 6:
                 f.rect(left + unit * (k + 1), y, unit - 3, 32, "box", 3)
-                f.text(left + unit * (k + 1.5) - 1, y + 20, "softmax", "", "middle", 10.5)
+                f.text(left + unit * (k + 1.5) - 1, y + 20, "softmax", "", "middle", 12)
     f.rect(left + unit, lanes["tensor cores"], 6 * unit - 3, 32, "neutral", 3)
     f.text(left + 4 * unit, lanes["tensor cores"] + 21, "work of 0, 1, 0, 1, ...", "", "middle")
     f.notes(14, 378, "~masked steps come first; the loop after has no mask code")
