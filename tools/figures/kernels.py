@@ -1,5 +1,8 @@
 """Kernels: who holds what, who does what when, and how fast each rung was measured to be."""
 
+import os
+import re
+
 import course_tables
 import make_tables
 from figures.svg import Axis, Drawing
@@ -171,19 +174,14 @@ def bars(f, top, title, rows, most, unit, logarithmic=False):
 
 
 def rung_records():
-    """(direction, kernel, TFLOP/s, device and day) of each rung.
-
-    From the run of the whole ladder, or else the last measurement of that rung alone: bf16, D = 128, largest shape.
-    """
-    alone = [r for r in make_tables.gpu_records() if r["dtype"] == "bf16" and r["d"] == 128]
-    for direction, kernel, _, run in make_tables.ladder_runs():
-        own = [r for r in alone if (r["direction"], r["kernel"]) == (direction, kernel)]
-        if run:
-            rate = make_tables.side(run, "packed", direction)["useful_gflops"] * 1e-3
-            yield direction, kernel, rate, f"{run['device'].split(',')[0]}, {run['date'][:10]}"
-        elif own:
-            best = max(own, key=lambda r: make_tables.pairs(r["shape"]))
-            yield direction, kernel, best["tflops"], f"{best['device'].split(',')[0]}, {best['date'][:10]}"
+    """(direction, kernel, TFLOP/s, device and day) of each rung, in the order of kernels.def: bf16, D = 128."""
+    records = [r for r in make_tables.gpu_records() if r["dtype"] == "bf16" and r["d"] == D]
+    with open(os.path.join(make_tables.TOP, "common", "kernels.def"), encoding="utf-8") as file:
+        rungs = re.findall(r"DKV_KERNEL\(gpu, (\w+), (\w+),", file.read())
+    for direction, short in (("forward", "fwd"), ("backward", "bwd")):
+        names = [name for d, name in rungs if d == short]
+        for r in course_tables.chosen(records, direction, names):
+            yield direction, r["kernel"], r["tflops"], f"{r['device'].split(',')[0]}, {r['date'][:10]}"
 
 
 def ladder():
