@@ -158,12 +158,12 @@ CHAPTERS = $(sort $(foreach f,$(wildcard tutorials/exercises/ch*.c),$(patsubst c
 notebooks:
 	@tools/setup.sh build notebooks
 	$(AGAIN) lib
-	@tests/run_notebooks.sh $(BUILD)
-#: notebooks-update  makes them anew from notebooks/labs, and stores what the solved ones print and draw
+	@tests/run_notebooks.sh $(BUILD) $(LAB)
+#: notebooks-update  makes them anew from notebooks/labs, stores what the solved ones print and draw; LAB="08 09" only these
 notebooks-update:
 	@tools/setup.sh build notebooks
 	$(AGAIN) lib
-	@tests/run_notebooks.sh $(BUILD) --update
+	@tests/run_notebooks.sh $(BUILD) --update $(LAB)
 
 #: docs          the Doxygen pages in build/docs/html; an undocumented parameter is an error
 docs:

@@ -31,6 +31,7 @@ HOLE = re.compile(r"^( *)# hole (\w+): ([^\n]*)\n(.*?)^ *# end\n", re.S | re.M)
 GUESS = re.compile(r'^(predict\("[^"]*", ).*\)$', re.M)
 
 
+CHECK = re.compile(r"^ *check\(", re.M)
 LINK = re.compile(r"\]\(([^)]+)\)")
 
 
@@ -101,7 +102,8 @@ class Lab:
             if student and n == 0:
                 text += (
                     "\n\n*Run the cells in order (shift and enter). Three dots wait for a guess, `fill_in` for your"
-                    " code; [solved](solved/%s.ipynb).*"
+                    " code. Folded cells check it: run them too, and open them when you are done."
+                    " [Solved](solved/%s.ipynb).*"
                     % self.name
                 )
             cell = {
@@ -112,6 +114,8 @@ class Lab:
             }
             if kind == "code":
                 cell.update(execution_count=None, outputs=[])
+                if student and CHECK.search(body) and not HOLE.search(body):
+                    cell["metadata"]["jupyter"] = {"source_hidden": True}  # it knows the answer
             cells.append(cell)
         return {
             "cells": cells,
