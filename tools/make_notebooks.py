@@ -20,6 +20,7 @@ import glob
 import json
 import os
 import re
+import subprocess
 import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -175,8 +176,8 @@ def main():
                     cell.update({key: kept["".join(cell["source"])][key] for key in ("outputs", "execution_count")})
             if not options.check:
                 write(path, new)
-    there = glob.glob(os.path.join(FOLDER, "*.ipynb")) + glob.glob(os.path.join(FOLDER, "solved", "*.ipynb"))
-    stale += [os.path.relpath(path, TOP) + " (it has no source)" for path in there if path not in wanted]
+    known = subprocess.run(["git", "ls-files", "*.ipynb"], cwd=TOP, capture_output=True, text=True, check=False).stdout
+    stale += [path + " (it has no source)" for path in known.split() if os.path.join(TOP, path) not in wanted]
     if options.check and stale:
         sys.exit("not what notebooks/labs gives: %s; make notebooks-update renews them" % ", ".join(stale))
     print("notebooks: " + ("wrote %s" % ", ".join(stale) if stale else "%d current" % len(wanted)))
