@@ -9,7 +9,7 @@ For each lab, in a kernel of its own and from clean settings:
 and without a kernel, cell by cell:
   holes     each guess and each hole by itself, all others filled: it stops there and says so
   wrong     each wrong answer of the source: a check refuses it with the sentence that the source promises
-A lab without a hole or without a wrong answer fails.  --update stores what the solved notebooks print and draw.
+A lab without a hole, and a hole without a wrong answer, fail.  --update stores what the solved ones print and draw.
 """
 import argparse
 import concurrent.futures
@@ -158,8 +158,9 @@ def judge_variants(lab):
         error = run_cells(lab, **changed)
         if type(error).__name__ != kind or text not in str(error):
             wrong.append("%s: %s: %s" % (name, type(error).__name__, error))
-    if not lab.holes or not lab.guesses or not lab.wrong:
-        wrong.append("a lab needs a guess, a hole and a wrong answer")
+    untried = [hole for hole in lab.holes if hole not in {name for name, _, _ in lab.wrong}]
+    if not lab.holes or not lab.guesses or untried:
+        wrong.append("a lab needs a guess, a hole, and a wrong answer for each hole; without: %s" % (untried or "all"))
     return wrong, len(variants)
 
 
