@@ -78,7 +78,7 @@ enum { DKV_BWD5_BAR_DS = 1, DKV_BWD5_BAR_GROUP = 2 /* and 3: one a consumer warp
 /** Start of the workspace, written by prepare(): the lengths of the layout's lists. */
 struct dkv_bwd5_header {
   int32_t items; /**< length of the item list */
-  int32_t parts; /**< how many of them, the first ones, are parts of cut tiles */
+  int32_t early; /**< how many of them, the first ones, are handed out for every key head before the others */
   int32_t slots; /**< key tiles that are cut */
 };
 

@@ -75,7 +75,7 @@ template <class C> static dkv_status dkv_bwd5_prepare(const dkv_attention *a) {
   DKV_TRY(dkv_bwd5_check_space(a, s));
   dkv_bwd5_plan plan;
   DKV_TRY(dkv_bwd5_make_plan(&plan, a, C::queries));
-  const dkv_bwd5_header header = {(int32_t)plan.items.size(), plan.parts, plan.slots};
+  const dkv_bwd5_header header = {(int32_t)plan.items.size(), plan.early, plan.slots};
   DKV_TRY(dkv_bwd5_upload(a, 0, &header, sizeof header));
   DKV_TRY(dkv_bwd5_upload(a, s.items, plan.items.data(), plan.items.size() * sizeof plan.items[0]));
   DKV_TRY(dkv_bwd5_upload(a, s.tiles, plan.slot_tiles.data(), plan.slot_tiles.size() * 4));

@@ -16,7 +16,7 @@
  * the dq output, so there are only as many as fit (all tiles when H >= 4 Hkv); the longest tiles come first.
  *
  * Order: first the parts of cut tiles, then the whole tiles, so that short items fill the end of the queue; each by
- * chunk, long ones first.  The queue runs through the first kind for every key head, then through the second kind for
+ * chunk, long ones first.  The queue runs through the early items for every key head, then through the late ones for
  * every key head; the list is the same for all of them.
  *
  * Read before: common/mask.h, common/tiles.h.  Read next: bwd_5_config.cuh.
@@ -39,10 +39,11 @@
 #define DKV_BWD5_PROCESSORS 132
 /** Most steps of a chunk, over the query heads of a key head: their rows of Q, dO and dQ stay in the L2 cache. */
 #define DKV_BWD5_CHUNK 256
-/** The same where key tiles take turns: a tile that waits makes others wait, and shorter items start them closer. */
-#ifndef DKV_BWD5_CHUNK_ORDERED
+/** The same where key tiles take turns, until a chunk is 1/128 of a multiprocessor's work: a tile that waits makes
+ * others wait, and shorter items start them closer to each other. */
 #define DKV_BWD5_CHUNK_ORDERED 128
-#endif
+/** Most steps, of all heads, that ordered plans are tried with before one is chosen. */
+#define DKV_BWD5_PAPER 200000
 
 /** One work item of every key head: a key tile against the query steps [first, last), all query heads of the key head.
  */
@@ -65,7 +66,7 @@ struct dkv_bwd5_plan {
   std::vector<int32_t> slot_tiles; /**< [slots] key tile of each slot */
   std::vector<int32_t> end;        /**< [tiles * 128] end[j]; j itself past the rows, so that nobody sees those */
   int32_t slots = 0;               /**< tiles that are cut */
-  int32_t parts = 0;               /**< items that are parts of cut tiles: the first ones of the list */
+  int32_t early = 0;               /**< items that are handed out, for every key head, before the others */
   int32_t blocks = 0;              /**< ceil(T / queries) */
   int32_t tiles = 0;               /**< ceil(T / 128) */
 };
@@ -157,33 +158,80 @@ static inline void dkv_bwd5_sort(dkv_bwd5_plan *plan, int32_t chunk, bool ordere
   });
 }
 
+/**
+ * Ordered, when there are fewer parts than multiprocessors: the longest whole tiles start beside the parts, so they go
+ * before them.  Then a part waits for a short item, and not a short item for the end of a part.
+ */
+static inline void dkv_bwd5_fill_start(dkv_bwd5_plan *plan, int32_t kv_heads) {
+  const int32_t whole = (int32_t)plan->items.size() - plan->early;
+  const int32_t room = std::min(whole, DKV_BWD5_PROCESSORS / kv_heads - plan->early);
+  if (plan->early == 0 || room <= 0) return;
+  const auto middle = plan->items.begin() + plan->early;
+  std::stable_sort(middle, plan->items.end(),
+                   [](const dkv_bwd5_item &a, const dkv_bwd5_item &b) { return a.last - a.first > b.last - b.first; });
+  std::rotate(plan->items.begin(), middle, middle + room);
+  plan->early += room;
+}
+
 /** Cuts the tiles (longest first) into chunks and puts the items into order. */
 static inline void dkv_bwd5_list(dkv_bwd5_plan *plan, const std::vector<dkv_bwd5_item> &whole, int32_t chunk,
                                  const dkv_attention *a) {
   const int32_t most_slots = dkv_bwd5_most_slots(a->layout->rows, a->heads, a->kv_heads);
   plan->items.clear();
   plan->slot_tiles.clear();
-  plan->slots = plan->parts = 0;
+  plan->slots = plan->early = 0;
   for (const dkv_bwd5_item &item : whole) dkv_bwd5_append(plan, item, chunk, most_slots);
   dkv_bwd5_sort(plan, chunk, a->deterministic);
-  for (const dkv_bwd5_item &item : plan->items) plan->parts += item.slot >= 0;
+  for (const dkv_bwd5_item &item : plan->items) plan->early += item.slot >= 0;
+  if (a->deterministic) dkv_bwd5_fill_start(plan, a->kv_heads);
 }
 
-/** Time of the list on all multiprocessors, in steps: each takes the next item when it is free. */
-static inline int64_t dkv_bwd5_makespan(const dkv_bwd5_plan &plan, int32_t group, int32_t kv_heads) {
-  constexpr int64_t start_of_item = 2, end_of_part = 1; /* steps: filling the pipeline; adding 128 KB to a slot */
+/** Times for makespan, in quarters of a step: filling an item's pipeline, a step, a turn at dQ, adding to a slot. */
+enum { DKV_BWD5_START = 8, DKV_BWD5_STEP = 4, DKV_BWD5_TURN = 6, DKV_BWD5_ADD = 4 };
+
+/**
+ * Ordered: when an item that starts at `time` has added its last dQ.
+ * @param[in,out] added [blocks][heads] when the dQ of a block was added to last
+ */
+static inline int64_t dkv_bwd5_take_turns(const dkv_bwd5_item &item, int32_t head, int32_t group, int32_t heads,
+                                          int64_t time, int64_t *added) {
+  int64_t helper[2] = {0, 0};
+  int even = 0;
+  for (int32_t h = head; h < head + group; h++)
+    for (int32_t step = item.first; step < item.last; step++, even ^= 1) {
+      int64_t *last = added + (int64_t)step * heads + h;
+      time += DKV_BWD5_STEP;
+      *last = helper[even] = std::max(time, std::max(*last, helper[even]) + DKV_BWD5_TURN);
+      time = std::max(time, helper[even ^ 1]); /* the place in shared memory */
+    }
+  return std::max(time, helper[even ^ 1]);
+}
+
+/** Time of the list on all multiprocessors: each takes the next item when it is free. */
+static inline int64_t dkv_bwd5_makespan(const dkv_bwd5_plan &plan, const dkv_attention *a) {
+  const int32_t group = a->heads / a->kv_heads;
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<int64_t>> free;
+  std::vector<int64_t> added(a->deterministic ? (size_t)plan.blocks * a->heads : 0);
+  std::vector<int64_t> slot(a->deterministic ? (size_t)plan.slots * a->kv_heads : 0);
   for (int i = 0; i < DKV_BWD5_PROCESSORS; i++) free.push(0);
   int64_t last = 0;
-  const size_t parts = (size_t)plan.parts, bounds[3] = {0, parts, plan.items.size()};
-  for (int kind = 0; kind < 2; kind++)
-    for (int32_t kv_head = 0; kv_head < kv_heads; kv_head++)
-      for (size_t i = bounds[kind]; i < bounds[kind + 1]; i++) {
-        const int64_t steps = (int64_t)(plan.items[i].last - plan.items[i].first) * group;
-        const int64_t done = free.top() + start_of_item + steps + (kind == 0 ? end_of_part : 0);
+  const size_t bounds[3] = {0, (size_t)plan.early, plan.items.size()};
+  for (int late = 0; late < 2; late++)
+    for (int32_t kv_head = 0; kv_head < a->kv_heads; kv_head++)
+      for (size_t i = bounds[late]; i < bounds[late + 1]; i++) {
+        const dkv_bwd5_item &item = plan.items[i];
+        int64_t time = free.top() + DKV_BWD5_START;
         free.pop();
-        free.push(done);
-        last = std::max(last, done);
+        if (a->deterministic) {
+          time = dkv_bwd5_take_turns(item, kv_head * group, group, a->heads, time, added.data());
+          if (item.slot >= 0) time = std::max(time, slot[(size_t)item.slot * a->kv_heads + kv_head]);
+        } else {
+          time += (int64_t)(item.last - item.first) * group * DKV_BWD5_STEP;
+        }
+        if (item.slot >= 0) time += DKV_BWD5_ADD;
+        if (a->deterministic && item.slot >= 0) slot[(size_t)item.slot * a->kv_heads + kv_head] = time;
+        free.push(time);
+        last = std::max(last, time);
       }
   return last;
 }
@@ -191,20 +239,21 @@ static inline int64_t dkv_bwd5_makespan(const dkv_bwd5_plan &plan, int32_t group
 /**
  * Steps of a chunk, shared by the g query heads: an eighth of a multiprocessor's work, with an upper bound.  A small
  * problem has few items a multiprocessor and its time is that of whoever gets one too many: there, lengths from half of
- * that eighth (8 at least) upwards are tried on paper.
+ * that eighth (8 at least) upwards are tried on paper.  So they are in ordered mode, as long as the paper is short:
+ * what waits for what depends on the length in no simple way.
  */
 static inline int32_t dkv_bwd5_chunk(dkv_bwd5_plan *plan, const std::vector<dkv_bwd5_item> &whole, int64_t steps,
                                      const dkv_attention *a) {
   const int32_t group = a->heads / a->kv_heads;
-  const int64_t eighth = steps * a->heads / (DKV_BWD5_PROCESSORS * 8);
-  const int64_t longest = a->deterministic ? DKV_BWD5_CHUNK_ORDERED : DKV_BWD5_CHUNK;
-  int32_t best = (int32_t)std::max<int64_t>(1, longest / group);
-  if (eighth >= longest) return best;
+  const int64_t all = steps * a->heads, eighth = all / (DKV_BWD5_PROCESSORS * 8);
+  const int64_t ordered = std::min<int64_t>(std::max<int64_t>(DKV_BWD5_CHUNK_ORDERED, eighth / 16), DKV_BWD5_CHUNK);
+  int32_t best = (int32_t)std::max<int64_t>(1, (a->deterministic ? ordered : DKV_BWD5_CHUNK) / group);
+  if (a->deterministic ? all > DKV_BWD5_PAPER : eighth >= DKV_BWD5_CHUNK) return best;
   int64_t least = INT64_MAX;
-  for (int64_t together = longest; together >= std::max<int64_t>(8, eighth / 2); together = together * 7 / 8) {
+  for (int64_t together = DKV_BWD5_CHUNK; together >= std::max<int64_t>(8, eighth / 2); together = together * 7 / 8) {
     const int32_t chunk = (int32_t)std::max<int64_t>(1, together / group);
     dkv_bwd5_list(plan, whole, chunk, a);
-    const int64_t time = dkv_bwd5_makespan(*plan, group, a->kv_heads);
+    const int64_t time = dkv_bwd5_makespan(*plan, a);
     if (time < least) least = time, best = chunk;
   }
   return best;

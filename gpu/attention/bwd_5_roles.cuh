@@ -60,20 +60,19 @@ __device__ __forceinline__ uint32_t dkv_bwd5_produce_head(uint32_t start, uint32
 }
 
 /**
- * Which item a ticket stands for: the parts of cut tiles of key head 0, of key head 1, ..., then the whole tiles of
- * each.
+ * Which item a ticket stands for: the early items of key head 0, of key head 1, ..., then the late ones of each.
  * @param[in,out] index   in: the ticket; out: place in the item list
  * @param[out]    kv_head key head; >= Hkv when the queue is empty
  */
 __device__ __forceinline__ void dkv_bwd5_find_work(int32_t *index, int32_t *kv_head, const dkv_bwd5_parameters &p) {
-  const int32_t parts = p.header->parts, whole = p.header->items - parts;
-  const int32_t ticket = *index, rest = ticket - parts * p.kv_heads;
+  const int32_t early = p.header->early, late = p.header->items - early;
+  const int32_t ticket = *index, rest = ticket - early * p.kv_heads;
   if (rest < 0) {
-    *kv_head = ticket / parts;
-    *index = ticket % parts;
+    *kv_head = ticket / early;
+    *index = ticket % early;
   } else {
-    *kv_head = whole == 0 ? p.kv_heads : rest / whole;
-    *index = whole == 0 ? 0 : parts + rest % whole;
+    *kv_head = late == 0 ? p.kv_heads : rest / late;
+    *index = late == 0 ? 0 : early + rest % late;
   }
 }
 
