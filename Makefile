@@ -258,6 +258,6 @@ $(GPU_TESTS): $(BUILD)/tests/gpu/%: tests/gpu/%.cu $(BUILD)/libdualkv_gpu.so
 	@echo "nvcc $<"
 	@$(NVCC) $(NVFLAGS) -gencode=arch=compute_90a$(comma)code=sm_90a \
 	  $(if $(filter %ladder_driver,$@),-gencode=arch=compute_80$(comma)code=sm_80) -MMD -MP -MF $@.d $< -o $@ \
-	  -L$(BUILD) -ldualkv_gpu -ldualkv -Xlinker -rpath$(comma)'$$ORIGIN/../..',-rpath$(comma)'$$ORIGIN'
+	  -L$(BUILD) -ldualkv_gpu -ldualkv -lcublas -Xlinker -rpath$(comma)'$$ORIGIN/../..',-rpath$(comma)'$$ORIGIN'
 
 -include $(C_OBJ:.o=.d) $(GPU_OBJ:.o=.d) $(GPU_TESTS:=.d)
