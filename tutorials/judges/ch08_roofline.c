@@ -10,8 +10,15 @@
 #include "common/layout.h"
 #include "common/tiles.h"
 
-enum { HEADS = 8, DIM = 128, ELEMENT = 2, MOST_RANGES = 16 };
-static const double bandwidth = 4e12, rate = 6e13; /* a machine with round numbers */
+enum { MOST_RANGES = 16 };
+
+/** A kernel's shape and a machine: they differ from case to case, so that no number can be typed in. */
+struct setting {
+  int32_t heads, dim, element;
+  double bandwidth, rate;
+};
+static const struct setting round_numbers = {8, 128, 2, 4e12, 6e13}, single = {3, 64, 4, 4e12, 6e13},
+                            slow_memory = {5, 24, 2, 1e10, 6e13}, slow_arithmetic = {2, 96, 4, 1e13, 1e9};
 
 struct bound {
   double loads, bytes, flops, seconds;
@@ -62,18 +69,20 @@ static const char *why_loads(const dkv_layout *l, int32_t tile, double got) {
   return "count, tile by tile, the keys that at least one of its rows sees";
 }
 
-static const char *why_bytes(const dkv_layout *l, double loads, double got) {
-  const double row = DIM * ELEMENT, qo = 2.0 * l->rows;
+static const char *why_bytes(const dkv_layout *l, const struct setting *s, double loads, double got) {
+  const double row = (double)s->dim * s->element, qo = 2.0 * l->rows;
   if (same(got, (2 * loads + qo) * row)) return "that is one head; every query head has its own tiles";
-  if (same(got, (loads + qo) * row * HEADS)) return "v is missing: it is loaded with k";
-  if (same(got, 2 * loads * row * HEADS)) return "q and o are missing";
+  if (same(got, (loads + qo) * row * s->heads)) return "v is missing: it is loaded with k";
+  if (same(got, 2 * loads * row * s->heads)) return "q and o are missing";
+  if (same(got, (2 * loads + qo) * s->dim * 2 * s->heads)) return "an element has `element` bytes, not always 2";
   return "(2 loads + 2 rows) rows of dim elements, for every head";
 }
 
-static const char *why_flops(const dkv_layout *l, int32_t tile, double loads, double got) {
-  if (same(got, 4.0 * DIM * HEADS * loads * tile) || same(got, 4.0 * DIM * HEADS * l->rows * l->rows))
+static const char *why_flops(const dkv_layout *l, const struct setting *s, int32_t tile, double loads, double got) {
+  const double product = 2.0 * s->dim * s->heads;
+  if (same(got, 2 * product * loads * tile) || same(got, 2 * product * l->rows * l->rows))
     return "masked pairs are in it: they are computed perhaps, but they are no useful work";
-  if (same(got, 2.0 * DIM * HEADS * (double)dkv_layout_pairs(l))) return "there are two products: Q K^T and P V";
+  if (same(got, product * (double)dkv_layout_pairs(l))) return "there are two products: Q K^T and P V";
   return "4 dim operations for each visible pair of each head";
 }
 
@@ -93,22 +102,31 @@ static int differs(const char *name, int32_t tile, const char *what, double got,
   return 1;
 }
 
-static int judge(const char *name, int32_t segments, const int32_t *parent, const int32_t *length, int32_t tile) {
+static int judge_setting(const char *name, int32_t segments, const int32_t *parent, const int32_t *length, int32_t tile,
+                         const struct setting *s) {
   dkv_layout l;
   if (dkv_layout_forest(&l, segments, parent, length))
     return printf("the judge itself failed: %s\n", dkv_last_error()), 2;
   struct bound got;
-  student_bound(&got, l.end, l.rows, tile, HEADS, DIM, ELEMENT, bandwidth, rate);
-  const double loads = loads_of(&l, tile, NONE), bytes = (2 * loads + 2.0 * l.rows) * HEADS * DIM * ELEMENT;
-  const double flops = 4.0 * DIM * HEADS * (double)dkv_layout_pairs(&l);
-  const double copying = bytes / bandwidth, computing = flops / rate;
+  student_bound(&got, l.end, l.rows, tile, s->heads, s->dim, s->element, s->bandwidth, s->rate);
+  const double loads = loads_of(&l, tile, NONE), bytes = (2 * loads + 2.0 * l.rows) * s->heads * s->dim * s->element;
+  const double flops = 4.0 * s->dim * s->heads * (double)dkv_layout_pairs(&l);
+  const double copying = bytes / s->bandwidth, computing = flops / s->rate;
   int wrong = differs(name, tile, "loads", got.loads, loads, why_loads(&l, tile, got.loads));
-  if (!wrong) wrong = differs(name, tile, "bytes", got.bytes, bytes, why_bytes(&l, loads, got.bytes));
-  if (!wrong) wrong = differs(name, tile, "flops", got.flops, flops, why_flops(&l, tile, loads, got.flops));
+  if (!wrong) wrong = differs(name, tile, "bytes", got.bytes, bytes, why_bytes(&l, s, loads, got.bytes));
+  if (!wrong) wrong = differs(name, tile, "flops", got.flops, flops, why_flops(&l, s, tile, loads, got.flops));
   if (!wrong)
     wrong = differs(name, tile, "seconds", got.seconds, fmax(copying, computing),
                     why_seconds(copying, computing, got.seconds));
   dkv_layout_free(&l);
+  return wrong;
+}
+
+/** One layout, in every setting. */
+static int judge(const char *name, int32_t segments, const int32_t *parent, const int32_t *length, int32_t tile) {
+  const struct setting *const all[] = {&round_numbers, &single, &slow_memory, &slow_arithmetic};
+  int wrong = 0;
+  for (int s = 0; s < 4 && !wrong; ++s) wrong = judge_setting(name, segments, parent, length, tile, all[s]);
   return wrong;
 }
 
@@ -117,13 +135,14 @@ static int judge_large(void) {
   static const int32_t parent[] = {-1, 0, 0, 0, 0, 0, 0, 0, 0},
                        length[] = {2048, 512, 512, 512, 512, 512, 512, 512, 512}, tile[] = {1, 4, 16, 64};
   for (int t = 0; t < 4; ++t)
-    if (judge("P=2048, N=8, R=512", 9, parent, length, tile[t])) return 1;
+    if (judge_setting("P=2048, N=8, R=512", 9, parent, length, tile[t], &round_numbers)) return 1;
   dkv_layout l;
   if (dkv_layout_forest(&l, 9, parent, length)) return 2;
   printf("right: loads, bytes, flops and seconds of every tile; P=2048, N=8, R=512, 8 heads, 4 TB/s, 60 TFLOP/s:");
   for (int t = 0; t < 4; ++t) {
     struct bound b;
-    student_bound(&b, l.end, l.rows, tile[t], HEADS, DIM, ELEMENT, bandwidth, rate);
+    const struct setting *const s = &round_numbers;
+    student_bound(&b, l.end, l.rows, tile[t], s->heads, s->dim, s->element, s->bandwidth, s->rate);
     printf("%s tiles of %d %.3g ms", t == 0 ? "" : ",", tile[t], 1e3 * b.seconds);
   }
   putchar('\n');

@@ -1,7 +1,7 @@
 /*
  * Judge of exercise 10: lets workers of random speed go through a queue with the student's turns, and looks whether
  * they all come home and whether every run gives the same bits.  Items are the key tiles of a layout, their steps those
- * of dkv_query_range, in several orders of the queue.
+ * of dkv_query_range, in several orders of the queue; in one of them long items are cut, so that a tile comes twice.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,6 +159,9 @@ static int judge(const char *name, struct queue *q) {
   student_turns(q->turn, q->item, q->count, visits, q->steps);
   if (q->turn[q->base[q->count]] != NOT_WRITTEN)
     return printf("%s: more than %d turns were written\n", name, q->base[q->count]), 1;
+  for (int32_t s = q->steps; s < MOST; ++s)
+    if (visits[s] != (int32_t)rubbish + s)
+      return printf("%s: visits[%d] was written; there are %d steps, 0 to %d\n", name, s, q->steps, q->steps - 1), 1;
   if (!fits(q, RIGHT)) return consequence(name, q, rubbish);
   for (int workers = 1; workers <= 8; ++workers)
     for (uint64_t seed = 1; seed <= RUNS; ++seed) {
@@ -169,7 +172,19 @@ static int judge(const char *name, struct queue *q) {
   return 0;
 }
 
-enum order { LONGEST_FIRST, LAST_TILE_FIRST, SHUFFLED };
+enum order { LONGEST_FIRST, LAST_TILE_FIRST, SHUFFLED, CUT, ORDERS };
+
+/** Puts an item where the order wants it; SHUFFLED and CUT: anywhere. */
+static void insert(struct queue *q, struct item item, enum order order) {
+  int32_t at = q->count++;
+  if (order == LAST_TILE_FIRST) at = 0;
+  if (order == LONGEST_FIRST)
+    for (at = 0; at < q->count - 1 && q->item[at].last - q->item[at].first >= item.last - item.first;) ++at;
+  if (order >= SHUFFLED)
+    at = (int32_t)(draw(5, 5, 100 * (uint64_t)item.tile + (uint64_t)item.first) % (uint32_t)q->count);
+  memmove(&q->item[at + 1], &q->item[at], (size_t)(q->count - 1 - at) * sizeof *q->item);
+  q->item[at] = item;
+}
 
 /** The items of a layout, in one of the orders. */
 static void fill(struct queue *q, const dkv_layout *l, enum order order) {
@@ -178,18 +193,16 @@ static void fill(struct queue *q, const dkv_layout *l, enum order order) {
   for (int32_t j0 = 0; j0 < l->rows; j0 += KEYS) {
     const dkv_range seen_by = dkv_query_range(l, j0, (int32_t)dkv_min((int64_t)j0 + KEYS, l->rows));
     struct item item = {j0 / KEYS, seen_by.begin / QUERIES, (int32_t)dkv_ceil_div(seen_by.end, QUERIES)};
-    int32_t at = q->count++;
-    if (order == LAST_TILE_FIRST) at = 0;
-    if (order == LONGEST_FIRST)
-      for (at = 0; at < q->count - 1 && q->item[at].last - q->item[at].first >= item.last - item.first;) ++at;
-    if (order == SHUFFLED) at = (int32_t)(draw(5, 5, (uint64_t)j0) % (uint32_t)q->count);
-    memmove(&q->item[at + 1], &q->item[at], (size_t)(q->count - 1 - at) * sizeof *q->item);
-    q->item[at] = item;
+    while (order == CUT && item.last - item.first > 3) { /* as rung 5 cuts the tiles of a long prompt */
+      insert(q, (struct item){item.tile, item.first, item.first + 3}, order);
+      item.first += 3;
+    }
+    insert(q, item, order);
   }
 }
 
 int main(void) {
-  static const char *const words[] = {"longest first", "last tile first", "shuffled"};
+  static const char *const words[] = {"longest first", "last tile first", "shuffled", "long items cut"};
   static const int32_t parent[] = {-1, 0, 0, 0, 0}, length[] = {13, 22, 0, 17, 25};
   static struct queue q;
   struct run run[2];
@@ -197,7 +210,7 @@ int main(void) {
   dkv_layout l;
   if (dkv_layout_forest(&l, 5, parent, length)) return printf("the judge itself failed: %s\n", dkv_last_error()), 2;
   int wrong = 0;
-  for (int order = LONGEST_FIRST; order <= SHUFFLED && !wrong; ++order) {
+  for (int order = LONGEST_FIRST; order < ORDERS && !wrong; ++order) {
     char name[64];
     fill(&q, &l, (enum order)order);
     snprintf(name, sizeof name, "P=13, R={22,0,17,25}, %s", words[order]);

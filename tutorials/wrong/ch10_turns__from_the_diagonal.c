@@ -1,0 +1,14 @@
+// caught: long items cut
+/* Each tile begins at its own step, as long as nobody cuts it: the second part of a long tile begins further down. */
+#include <stdint.h>
+
+struct item {
+  int32_t tile;        /* which keys */
+  int32_t first, last; /* visits steps first .. last - 1 */
+};
+
+void student_turns(int32_t *turn, const struct item *items, int32_t count, int32_t *visits, int32_t steps) {
+  for (int32_t s = 0; s < steps; ++s) visits[s] = 0;
+  for (int32_t n = 0; n < count; ++n)
+    for (int32_t s = items[n].tile; s < items[n].last; ++s) *turn++ = visits[s]++;
+}
