@@ -5,7 +5,8 @@
 
 A marked block is everything between `<!-- table: NAME -->` and `<!-- end -->`.  Measurements are the JSON under
 docs/results/: of `dualkv bench --json` (schema dualkv.bench.1), one object a file or a list of them, and of the GPU
-drivers in tests/gpu (gpu_ladder.json, forward_hopper.json, backward_hopper.json).  Kernels are those of
+drivers in tests/gpu (gpu_ladder.json, forward_hopper.json, backward_hopper.json).  The table of rungs and the line
+"Measured" of each rung's file come from gpu_bench.json alone, one run of the whole ladder.  Kernels are those of
 common/kernels.def, as `dualkv kernels --markdown` prints them.  --check writes nothing and exits 1 when a block is
 stale.
 """
@@ -95,44 +96,52 @@ def load(name):
         return json.load(file)
 
 
+def beside_another(run, direction):
+    """Was this direction's kernel only there to go with the rung that the run is about (the default backward with "warp")?"""
+    other = "backward" if direction == "forward" else "forward"
+    name = run["kernels"][direction]
+    return name != run["kernels"][other] and (other, name) in {(d, k) for d, k, _ in gpu_kernels()}
+
+
 def gpu_records():
     """What was measured on a GPU, whatever wrote it, in one form; of several runs of one thing the last."""
     found = {}
 
-    def add(data, name, direction, kernel, shape, d, dtype, ms, tflops, replicated=None, commit=None,
-            heads=32):
+    def add(data, name, direction, kernel, shape, d, dtype, ms, replicated=None, commit=None, heads=32):
         if isinstance(shape, str):  # "N,P,R"; others are ragged, and are shown by the worklog that measured them
             if not re.fullmatch(r"\d+,\d+,\d+", shape):
                 return
             shape = tuple(map(int, shape.split(",")))
         key = (direction, kernel, shape, d, dtype)
         found.pop(key, None)
+        flops = (4 if direction == "forward" else 10) * d * heads * pairs(shape)  # a file's own figure may be rounded
         found[key] = {"direction": direction, "kernel": kernel, "shape": shape, "d": d, "dtype": dtype, "ms": ms,
-                      "tflops": tflops, "replicated_ms": replicated, "heads": heads, "device": data["device"],
+                      "tflops": flops * 1e-9 / ms, "replicated_ms": replicated, "heads": heads, "device": data["device"],
                       "commit": commit or data["commit"], "date": data["date"], "file": name}
 
     ladder, forward, backward = load("gpu_ladder.json"), load("forward_hopper.json"), load("backward_hopper.json")
     for r in ladder.get("runs", []):
         add(ladder, "gpu_ladder.json", "forward" if r["direction"] == "fwd" else "backward", r["kernel"],
-            (r["N"], r["P"], r["R"]), r["D"], r["dtype"], r["packed_ms"], r["useful_tflops"], r.get("replicated_ms"),
+            (r["N"], r["P"], r["R"]), r["D"], r["dtype"], r["packed_ms"], r.get("replicated_ms"),
             r.get("commit"), r["H"])
-    for r in forward.get("runs", []):
-        add(forward, "forward_hopper.json", "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"],
-            r["tflops"])
-    for r in backward.get("rows", []):
-        kernel = r["kernel"] + (", deterministic" if r.get("deterministic") else "")
-        add(backward, "backward_hopper.json", "backward", kernel, r["shape"], r["head_dim"], r["dtype"], r["ms"],
-            r["tflops"])
     for run in measurements():
         s = run["shape"]
         if run["backend"] != "gpu" or len(set(s["segment_length"][1:])) != 1:
             continue
         for direction in ("forward", "backward"):
+            if beside_another(run, direction):
+                continue
             packed, copies = side(run, "packed", direction), side(run, "replicated", direction)
             turns = ", deterministic" if direction == "backward" and run.get("deterministic") else ""
             add(run, run["file"], direction, run["kernels"][direction] + turns,
                 (s["responses"], s["prompt"], s["segment_length"][1]), s["head_dim"], s["dtype"], packed["median"],
-                packed["useful_gflops"] * 1e-3, copies and copies["median"], heads=s["heads"])
+                copies and copies["median"], heads=s["heads"])
+    # The Hopper drivers hold the card at its power limit, as training does; they come last, so they win.
+    for r in forward.get("runs", []):
+        add(forward, "forward_hopper.json", "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"])
+    for r in backward.get("rows", []):
+        kernel = r["kernel"] + (", deterministic" if r.get("deterministic") else "")
+        add(backward, "backward_hopper.json", "backward", kernel, r["shape"], r["head_dim"], r["dtype"], r["ms"])
     return list(found.values())
 
 
@@ -198,27 +207,64 @@ def headline():
                      f"{number(packed)} ms instead of {number(copies)} ms for the same kernels on copies, "
                      f"**{copies / packed:.1f} times less** ({run['A']:.1f} predicted), {run['date'][:10]}.")
     lines.append("With one response per prompt there is nothing to share and nothing is saved.")
-    return lines
+    return ["- " + line for line in lines]
+
+
+LADDER = "gpu_bench.json"  # every rung in one run: what tests/run_gpu.sh writes
+
+
+def ladder_runs():
+    """For each GPU kernel in the order of kernels.def: direction, name, source file, its run on its largest shape."""
+    runs = [r for r in measurements() if os.path.basename(r["file"]) == LADDER and not r.get("deterministic")]
+    for direction, name, path in gpu_kernels():
+        own = [r for r in runs if r["kernels"][direction] == name and not beside_another(r, direction)]
+        yield direction, name, path, max(own, key=lambda r: r["packed"]["pairs"], default=None)
 
 
 def rungs():
-    """The GPU's kernels in the order of kernels.def, each on its largest measured shape in bf16, D=128."""
-    records = [r for r in gpu_records() if r["dtype"] == "bf16" and r["d"] == 128]
-    chosen = []
-    for direction, kernel in kernel_order():
-        for name in (kernel, kernel + ", deterministic"):
-            own = [r for r in records if r["direction"] == direction and r["kernel"] == name]
-            if own:
-                chosen.append(max(own, key=lambda r: pairs(r["shape"])))
+    """The GPU's kernels in the order of kernels.def, all from one run, with the matrix product of the same rounds."""
+    chosen = [(d, name, run) for d, name, _, run in ladder_runs() if run]
     if not chosen:
-        return ["No measurement of the gpu backend is committed yet."]
-    return [*GPU_HEAD, *map(gpu_row, chosen), *origins(chosen)]
+        return [f"docs/results/{LADDER} is not committed yet."]
+    rows = ["| direction | kernel | N, P, R | H, Hkv, D, type | packed ms | replicated ms | ratio | A | TFLOP/s "
+            "| cuBLAS | share |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+    for direction, name, run in chosen:
+        s, packed, copies = run["shape"], side(run, "packed", direction), side(run, "replicated", direction)
+        rows.append(f"| {direction} | {name} | {s['responses']}, {s['prompt']}, {s['segment_length'][1]} "
+                    f"| {s['heads']}, {s['kv_heads']}, {s['head_dim']}, {s['dtype']} | {number(packed['median'])} "
+                    f"| {number(copies['median']) if copies else '-'} "
+                    f"| {number(copies['median'] / packed['median']) if copies else '-'} | {number(run['A'])} "
+                    f"| {number(packed['useful_gflops'] * 1e-3)} | {number(run['matmul_gflops'] * 1e-3)} "
+                    f"| {100 * packed['share_of_matmul']:.3g} % |")
+    return [*rows, *origins([run for _, _, run in chosen])]
 
 
-def kernel_order():
+MEASURED = re.compile(r"^( \* Measured[: ] +)[\d.]+ TFLOP/s at N = .*$", re.M)
+
+
+def measured_lines():
+    """(path, old text, new text) of each rung's source, whose header says what this rung reached in that run."""
+    for direction, name, path, run in ladder_runs():
+        if run is None:
+            continue
+        with open(os.path.join(TOP, path), encoding="utf-8") as file:
+            old = file.read()
+        s = run["shape"]
+        line = (f"{number(side(run, 'packed', direction)['useful_gflops'] * 1e-3)} TFLOP/s at N = {s['responses']}, "
+                f"P = {s['prompt']}, R = {s['segment_length'][1]}, H = {s['heads']}/{s['kv_heads']}, "
+                f"D = {s['head_dim']}, {s['dtype']} "
+                f"({run['device'].split(',')[0].removeprefix('NVIDIA ')}, {run['date'][:10]})")
+        new, found = MEASURED.subn(lambda match, line=line: match.group(1) + line, old)
+        if found != 1:
+            sys.exit(f"{path}: {found} lines say what the rung measured; its header needs one like\n * Measured   {line}")
+        yield path, old, new
+
+
+def gpu_kernels():
+    """Direction, name and source file of each GPU kernel, in the order of kernels.def."""
     with open(os.path.join(TOP, "common", "kernels.def"), encoding="utf-8") as file:
-        lines = re.findall(r"DKV_KERNEL\((\w+), (\w+), (\w+),", file.read())
-    return [("forward" if d == "fwd" else "backward", name) for backend, d, name in lines if backend == "gpu"]
+        lines = re.findall(r'DKV_KERNEL\((\w+), (\w+), (\w+),\s*"([^"]+)"', file.read())
+    return [("forward" if d == "fwd" else "backward", name, path) for backend, d, name, path in lines if backend == "gpu"]
 
 
 def kernels(program):
@@ -235,7 +281,7 @@ def main():
               "rungs": rungs, "kernels": lambda: kernels(options.program)}
     for name, table in course_tables.TABLES.items():
         tables[name] = lambda table=table: table(sys.modules[__name__])
-    stale = []
+    stale, headers = [], list(measured_lines())
     pages = [path for folder in ("docs", "tutorials") for path in sorted(glob.glob(os.path.join(TOP, folder, "*.md")))]
     for path in [os.path.join(TOP, "README.md"), *pages]:
         with open(path, encoding="utf-8") as file:
@@ -252,6 +298,12 @@ def main():
             stale.append(os.path.relpath(path, TOP))
             if not options.check:
                 with open(path, "w", encoding="utf-8") as file:
+                    file.write(new)
+    for path, old, new in headers:
+        if new != old:
+            stale.append(path)
+            if not options.check:
+                with open(os.path.join(TOP, path), "w", encoding="utf-8") as file:
                     file.write(new)
     if options.check and stale:
         sys.exit(f"stale tables in {', '.join(stale)}; make tables rewrites them")

@@ -6,9 +6,10 @@
  * Idea:     a CTA keeps 128 keys of a key head and lets all queries that see them pass by, for all g query heads: dK
  * and dV stay in registers, the prompt's sums over every response included.  Other warps load ahead and carry dQ away.
  *
- *     warpgroup 0  24 registers a thread      warp 0: producer        TMA: K, V; then Q + lse, dO + delta, two stages
- * each warp 1 (2): helper      dQ: shared memory -> bulk add to the fp32 sum in L2 warpgroup 1  240 registers keys
- * 0..63             dK, dV 128 registers, S and dP 80, P and dS packed warpgroup 2  240 registers keys 64..127
+ *     warpgroup 0   24 registers a thread   warp 0: producer     TMA: K, V; then Q + lse, dO + delta, two stages each
+ *                                           warp 1 (2): helper   dQ: shared memory -> bulk add to the fp32 sum in L2
+ *     warpgroup 1  240 registers            keys 0..63           dK, dV 128 registers, S and dP 80, P and dS packed
+ *     warpgroup 2  240 registers            keys 64..127
  *
  *     a step (80 queries, D = 128), one consumer warpgroup; `|` is a wait
  *
@@ -23,10 +24,11 @@
  * helpers alternate, to hide the way to L2 and back.
  *
  * Predict:  80 queries a step need 3200 cycles of products and move 436 KB through shared memory (3400 cycles at 128
- * bytes a cycle); with the exponentials behind dP about 4000, so 650 TFLOP/s of useful work at 1.6 GHz. Measured:
- * docs/worklog_backward.md, docs/results/backward_hopper.json. Remains:  the card is at its 700 W limit; time follows
- * energy more than cycles.  Halving the traffic of dQ into L2 (two CTAs of a cluster adding up first) is the next thing
- * to try.
+ * bytes a cycle); with the exponentials behind dP about 4000, so 650 TFLOP/s of useful work at 1.6 GHz.
+ * Measured: 602 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-29)
+ *           docs/worklog_backward.md has the other shapes and the deterministic mode.
+ * Remains:  the card is at its 700 W limit in long runs; time follows energy more than cycles.  Halving the traffic of
+ * dQ into L2 (two CTAs of a cluster adding up first) is the next thing to try.
  */
 #include "gpu/attention/bwd_5_host.cuh"
 

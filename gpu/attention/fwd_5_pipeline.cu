@@ -10,7 +10,7 @@
  *                copies          |   V (j)   |      K (j+1)       |   V (j+1)   | ...
  *
  * Predict    310 to 350 TFLOP/s, what the best kernels of this instruction class reach.
- * Measured   383 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-29)
+ * Measured   376 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-29)
  * Remains    each warp's softmax: its tensor-core instructions wait for it (rung 7, with another instruction class,
  *            hides it).
  *
