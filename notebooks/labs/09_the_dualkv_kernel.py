@@ -29,16 +29,21 @@ def key_ranges(prompt, lengths, i0, i1):
 
 
 # %%
+def as_text(ranges):
+    """Lists, tuples and NumPy's integers read alike."""
+    return None if ranges is None else str([tuple(map(int, one)) for one in ranges])
+
+
 for prompt, lengths, tile in ((3, [2, 2], 2), (3, [2, 2], 1), (40, [10] * 4, 8), (10, [3, 7, 5], 4)):
     layout = dk.group(prompt, lengths)
     for i0 in range(0, layout.rows, tile):
         i1 = min(i0 + tile, layout.rows)
-        got, want = key_ranges(prompt, lengths, i0, i1), layout.key_ranges(i0, i1)
+        got, want = as_text(key_ranges(prompt, lengths, i0, i1)), as_text(layout.key_ranges(i0, i1))
         start = int(layout.start[layout.segment[i0]])
         check(
             "rows %d to %d of P=%d, R=%s" % (i0, i1 - 1, prompt, lengths),
-            str(got),
-            str(want),
+            got,
+            want,
             mistakes=[
                 (
                     lambda got: got == str([(0, i1)]) and i0 >= prompt,

@@ -178,7 +178,7 @@ def head_rows(layout):
 
 
 # %%
-for tried in (group, layout, dk.group(4, [1, 0, 2])):
+for tried in (group, layout, dk.group(4, [1, 0, 2]), dk.group(3, [0])):
     want = np.unique(tried.predictions()[:, 0])
     S = range(1, tried.segments)
     check(
@@ -186,6 +186,7 @@ for tried in (group, layout, dk.group(4, [1, 0, 2])):
         np.array(head_rows(tried), int),
         want,
         mistakes=[
+            (lambda got: not want.size, "where nothing is sampled, the last prompt row predicts nothing either"),
             (
                 np.arange(int(tried.length[0]), tried.rows),
                 (
@@ -247,3 +248,6 @@ print("first %.2f %%, last %.2f %%" % (100 * error["norm 0"], 100 * error["MLP 1
 
 # %% [wrong] head | the last row of a response predicts nothing
 # rows += [P - 1] + list(range(first, end))
+
+# %% [wrong] head | where nothing is sampled
+# rows += [P - 1] + list(range(first, end - 1))

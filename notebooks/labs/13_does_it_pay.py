@@ -51,6 +51,14 @@ for P, lengths in ((8192, [1024] * 16), (3, [2, 2]), (512, [4096] * 4), (4096, [
             (headless[0] / headless[1], "the LM head is missing, and it hardly shrinks"),
         ],
     )
+    check(
+        "FLOPs of the packed update",
+        flops[1],
+        headless[1] + 3 * s["packed"]["head_flops"],
+        mistakes=[
+            (lambda got: True, "the ratio is right, but not the FLOPs: forward once, backward 2 or 2.5 times"),
+        ],
+    )
 for share, ratio, faster in ((0.5, 5.25, 1.68), (1.0, 3.0, 3.0), (0.0, 9.0, 1.0), (0.8, 2.0, 5 / 3)):
     check(
         "loop, update %g %% of the time, %g times faster" % (100 * share, ratio),
@@ -207,3 +215,6 @@ for P, N, R in ((8192, 16, 1024), (2048, 8, 2048), (512, 16, 4096)):
 
 # %% [wrong] loop | the rest of the loop is as slow as before
 # return ratio
+
+# %% [wrong] update | the ratio is right, but not the FLOPs
+# return cost["linear_flops"] + cost["head_flops"] + 3.5 / 3 * cost["pair_flops"]
