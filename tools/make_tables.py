@@ -48,7 +48,7 @@ def shape_text(run):
 
 def number(x):
     """Three significant figures, no exponent."""
-    return f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}"
+    return f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}" if x >= 1 else f"{x:.3g}"
 
 
 def side(run, name, direction):
