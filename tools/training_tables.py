@@ -2,7 +2,9 @@
 """Rewrites the tables of docs/training.md from the metrics of `dualkv train` under docs/results/training/.
 
   training_tables.py [--check]
-  training_tables.py --collect DIR...     keeps rewards and losses of `dualkv train --compare --output DIR` runs
+  training_tables.py --collect DIR        keeps what is shown of small runs from several seeds: DIR/float1, DIR/exact1
+                                          (`dualkv train --compare [--exact] --output DIR/...`) and DIR/check1.jsonl
+                                          (`--check-every 1 --json DIR/check1.jsonl`), and so on for seeds 2, 3, ...
 
 A marked block is everything between `<!-- training: NAME -->` and `<!-- end -->`.  --check writes nothing and exits 1
 when a block is stale.
@@ -32,16 +34,33 @@ def source(name):
 
 def updates():
     """Packed against replicated: the gradient of one step, in turns."""
-    rows = ["| N | rows packed | rows replicated | packed | replicated | times faster | rho | share of rho |",
-            "|---|---|---|---|---|---|---|---|"]
-    for name in ("update_n16.jsonl", "update_n32.jsonl"):
+    rows = ["| N | last layer | rows packed | rows replicated | packed | replicated | times faster | rho | share of rho |",
+            "|---|---|---|---|---|---|---|---|---|"]
+    for name in ("update_n16.jsonl", "update_n32.jsonl", "update_n16_whole.jsonl", "update_n32_whole.jsonl"):
         check, run = read(name, "self_check")[0], read(name, "run")[0]
         packed, copies = (statistics.median(check[f"{way}_seconds"]) for way in ("packed", "replicated"))
         rho = check["replicated_rows"] / check["packed_rows"]
-        rows.append(f"| {run['responses']} | {check['packed_rows']} | {check['replicated_rows']} | {packed * 1e3:.1f} ms "
-                    f"| {copies * 1e3:.0f} ms | {copies / packed:.2f} | {rho:.2f} | {copies / packed / rho:.2f} |")
+        layer = "all rows" if run["whole_last_layer"] else "where it predicts"
+        rows.append(f"| {run['responses']} | {layer} | {check['packed_rows']} | {check['replicated_rows']} "
+                    f"| {packed * 1e3:.1f} ms | {copies * 1e3:.0f} ms | {copies / packed:.2f} | {rho:.2f} "
+                    f"| {copies / packed / rho:.2f} |")
     count = len(check["packed_seconds"])
     return rows + ["", f"Medians of {count}, packed and replicated in turns; {source(name)}."]
+
+
+def torch():
+    """The same update in PyTorch."""
+    rows = ["| model | layout | rows | C | PyTorch | times faster | C, whole last layer | peak memory C | PyTorch | products |",
+            "|---|---|---|---|---|---|---|---|---|---|"]
+    with open(os.path.join(RESULTS, os.pardir, "update_against_torch.json"), encoding="utf-8") as file:
+        results = json.load(file)["results"]
+    for x in results:
+        rows.append(f"| {x['shape']}, {x['parameters'] / 1e6:.2g} M | {x['layout']} | {x['rows']} | {x['c_ms']:.1f} ms "
+                    f"| {x['torch_ms']:.1f} ms | {x['ratio']:.2f} | {x['c_whole_ms']:.1f} ms | {x['c_peak_mib']:.0f} MiB "
+                    f"| {x['torch_peak_mib']:.0f} MiB | {100 * x['c_shares']['products']:.0f} % |")
+    origin = sorted({f"{x['cpu']}, {x['threads']} threads, PyTorch {x['torch']}, {x['date']}, commit {x['commit']}"
+                     for x in results})
+    return rows + ["", f"{'; '.join(origin)}."]
 
 
 def accuracy(evaluations, step):
@@ -87,45 +106,75 @@ def equality():
             f"accuracies of a step differ by at most {final:.3f}. {source('layouts_packed.jsonl')}."]
 
 
-def collect(folders):
-    """Rewards and losses of both layouts of some runs, in one small file."""
-    runs = []
-    for folder in folders:
-        logs = {way: os.path.join(os.path.abspath(folder), way + ".jsonl") for way in ("packed", "replicated")}
-        entry = {"run": read(logs["packed"], "run")[0]}
-        for way, path in logs.items():
-            entry[way] = {key: [step[key] for step in read(path, "step")] for key in ("reward", "loss")}
-        runs.append(entry)
+def collect(folder):
+    """What is shown of small runs from several seeds, in one file."""
+    seeds = []
+    folder = os.path.abspath(folder)
+    for seed in range(1, 100):
+        if not os.path.exists(os.path.join(folder, f"float{seed}", "replicated.jsonl")):
+            break
+        entry = {"run": read(os.path.join(folder, f"float{seed}", "packed.jsonl"), "run")[0]}
+        for kind in ("float", "exact"):
+            entry[kind] = {}
+            for way in ("packed", "replicated"):
+                steps = read(os.path.join(folder, kind + str(seed), way + ".jsonl"), "step")
+                entry[kind][way] = {key: [step[key] for step in steps] for key in ("reward", "loss", "grad_norm")}
+                entry[kind][way]["sampled"] = [round(x["length"] * x["sampled_groups"] * entry["run"]["responses"]) for x in steps]
+        checks = read(os.path.join(folder, f"check{seed}.jsonl"), "self_check")
+        entry["same_samples"] = {key: [x[key] for x in checks] for key in ("packed_loss", "replicated_loss", "worst")}
+        seeds.append(entry)
     with open(os.path.join(RESULTS, "layouts_small.json"), "w", encoding="utf-8") as file:
-        json.dump(runs, file, indent=None, separators=(",", ":"))
+        json.dump(seeds, file, indent=None, separators=(",", ":"))
         file.write("\n")
 
 
+def alike(sides):
+    """Steps with equal rewards, and the largest differences of loss and gradient norm in them."""
+    a, b = sides["packed"], sides["replicated"]
+    same = 0
+    while same < len(a["reward"]) and a["reward"][same] == b["reward"][same]:
+        same += 1
+    loss = max(abs(x - y) for x, y in zip(a["loss"][:same], b["loss"][:same]))
+    norm = max(abs(x - y) / x if x > 0 else y for x, y in zip(a["grad_norm"][:same], b["grad_norm"][:same]))
+    return same, loss, norm
+
+
+def shown(difference, digits):
+    """A difference of numbers that were kept to some digits."""
+    return f"{difference:.0e}" if difference > 0 else f"none in {digits} digits"
+
+
 def small():
-    """For how many steps small runs from the same seed stay equal."""
+    """For how many steps small runs from the same seed stay equal, in float and in double; and the same samples."""
     with open(os.path.join(RESULTS, "layouts_small.json"), encoding="utf-8") as file:
         runs = json.load(file)
-    rows = ["| seed | steps | steps with equal rewards | largest difference of their losses |", "|---|---|---|---|"]
+    rows = ["| seed | double: equal rewards | losses | gradient norms | float: equal rewards | losses | "
+            "float, same samples: losses | gradients |", "|---|---|---|---|---|---|---|---|"]
+    drawn = flips = 0
     for entry in runs:
-        a, b = entry["packed"], entry["replicated"]
-        same = 0
-        while same < len(a["reward"]) and a["reward"][same] == b["reward"][same]:
-            same += 1
-        gap = max(abs(x - y) for x, y in zip(a["loss"][:same], b["loss"][:same]))
-        rows.append(f"| {entry['run']['seed']} | {len(a['reward'])} | {same} | {gap:.0e} |")
+        same, loss, norm = alike(entry["exact"])
+        free, free_loss, _ = alike(entry["float"])
+        check = entry["same_samples"]
+        gap = max(abs(x - y) for x, y in zip(check["packed_loss"], check["replicated_loss"]))
+        total = len(entry["exact"]["packed"]["reward"])
+        drawn += sum(entry["float"]["packed"]["sampled"][:free + 1])
+        flips += free < total
+        rows.append(f"| {entry['run']['seed']} | {same} of {total} | {shown(loss, 9)} | {shown(norm, 12)} | {free} of {total} "
+                    f"| {free_loss:.0e} | {gap:.0e} | {max(check['worst']):.0e} |")
     run = runs[0]["run"]
-    return rows + ["", f"Sorting, {run['groups']} groups of {run['responses']}; {run['device']}, {run['date'][:10]}, "
+    return rows + ["", f"Float: {flips} flipped tokens among {drawn} that were drawn up to them, {flips / drawn:.0e} of them.  "
+                       f"Sorting, {run['groups']} groups of {run['responses']}; {run['device']}, {run['date'][:10]}, "
                        f"commit {run['commit']}."]
 
 
-BLOCKS = {"small": small, "updates": updates, "scratch": scratch, "equality": equality,
+BLOCKS = {"small": small, "torch": torch, "updates": updates, "scratch": scratch, "equality": equality,
           "seeds": lambda: learning([f"sort_seed{s}.jsonl" for s in (1, 2, 3)], [0, 20, 40, 60, 80, 100, 120]),
           "missing": lambda: learning(["missing_from_scratch.jsonl"], [0, 40, 80, 120, 160, 200])}
 
 
 def main():
     if sys.argv[1:2] == ["--collect"]:
-        collect(sys.argv[2:])
+        collect(sys.argv[2])
         return 0
     with open(PAGE, encoding="utf-8") as file:
         old = file.read()

@@ -5,9 +5,10 @@
  *
  *     bench_update LAYERS WIDTH MLP VOCABULARY HEADS KV_HEADS HEAD_DIM PROMPT RESPONSES RESPONSE_LENGTH LAYOUT REPEATS
  *
- * LAYOUT is packed or replicated, with "-whole" behind it when the last layer is computed at all rows.  Prints one JSON object.  The table of layers is wrapped: every call is timed, so
- * "products" is the time inside linear layers and nothing else, "attention" that inside the attention kernels, "head"
- * that of LM head and softmax.  bench_torch.py builds this, runs it, and runs the same update in PyTorch.
+ * LAYOUT is packed or replicated, with "-whole" behind it when the last layer is computed at all rows.  Prints one JSON
+ * object.  The table of layers is wrapped: every call is timed, so "products" is the time inside linear layers and
+ * nothing else, "attention" that inside the attention kernels, "head" that of LM head and softmax.  bench_torch.py
+ * builds this, runs it, and runs the same update in PyTorch.
  *
  * Read before: common/model/optimizer.h.  Read next: bench_torch.py.
  */
