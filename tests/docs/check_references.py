@@ -3,7 +3,8 @@
 
 - every relative link of every Markdown file leads to a file that is there (and an #anchor to a heading of it);
 - every citation of code, written  `name` (path/to/file)  or  `name`, `name` (path), names a word that stands in that file;
-- a row of a table that begins with numbers, | `2e-6`, `32` | ..., and cites code: each of them stands in a file that it cites;
+- a row of a table that begins with numbers, | `2e-6`, `32` | ..., and cites code: each of them stands in what it cites, that is in
+  the function or test of that name, or in the line of that constant;
 - the file that a source names after "Read before:" or "Read next:" is there.
 
 A page that cites a function which is gone fails here, so prose cannot drift from the code.
@@ -22,6 +23,20 @@ def anchors(path):
     text = re.sub(r"```.*?```", "", open(path).read(), flags=re.S)
     heads = re.findall(r"^#+\s+(.*)$", text, flags=re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower().replace("`", "")).strip().replace(" ", "-") for h in heads}
+
+
+def body(name, code):
+    """The lines of a file that belong to a name: of a function or test from its head to its brace, of a constant its statement."""
+    lines, found = code.split("\n"), []
+    for n, line in enumerate(lines):
+        if not re.search(r"(?<!\w)" + re.escape(name) + r"(?!\w)", line) or re.match(r"\s*(?://|/?\*)", line):
+            continue
+        end = n
+        if re.match(r"[\w#]", line) and not line.startswith("#") and not line.rstrip().endswith(";"):
+            while end + 1 < len(lines) and not re.match(r"\}", lines[end]) and not lines[end].rstrip().endswith("; }"):
+                end += 1
+        found += lines[n:end + 1]
+    return "\n".join(found)
 
 
 def check(page):
@@ -46,11 +61,13 @@ def check(page):
             if not re.search(r"(?<!\w)" + re.escape(name) + r"(?!\w)", code):
                 wrong.append("%s: `%s` is cited from %s, where it does not stand" % (page, name, path))
     for row in re.findall(r"^\| `.*$", prose, flags=re.M):
-        cited = [path for _, path in CITATION.findall(row) if os.path.exists(os.path.join(ROOT, path))]
-        code = " ".join(open(os.path.join(ROOT, path), errors="replace").read() for path in cited)
+        cited = [(names, path) for names, path in CITATION.findall(row) if os.path.exists(os.path.join(ROOT, path))]
+        code = " ".join(body(name, open(os.path.join(ROOT, path), errors="replace").read())
+                        for names, path in cited for name in re.findall(r"`([\w.]+)`", names))
         for value in NUMBER.findall(row.split("|")[1]) if cited else []:
             if not re.search(r"(?<![\w.])" + re.escape(value) + r"(?:\.0)?f?(?![\w.])", code):
-                wrong.append("%s: `%s` does not stand in %s" % (page, value, " or ".join(cited)))
+                wrong.append("%s: `%s` does not stand in %s" % (
+                    page, value, " or ".join("%s (%s)" % pair for pair in cited)))
     return wrong, len(CITATION.findall(re.sub(r"\s+", " ", prose)))
 
 
