@@ -95,6 +95,8 @@ def numeric_tail(text):
     while start > 0 and toks[start - 1][0] != "other":
         start -= 1
     part = toks[start:]
+    if part and part[0][1] == ")" and start > 1 and toks[start - 2][1] == "(":
+        part = part[1:]  # (a) 3 + 4
     if start > 0 and part and part[0][0] != "gap" and re.match(r"[\w)\]$%_'.]", toks[start - 1][1]):
         return None  # x2, a word that runs into the number
     while part and part[0][0] == "gap":
