@@ -137,6 +137,41 @@ Test(exact_training, the_first_step_is_that_of_the_float_trainer) {
   }
 }
 
+/* The old log-probabilities are the trainer's own: all ratios are 1, whatever the sampler stored, which is reported. */
+Test(exact_training, the_sampler_has_no_say_in_the_gradient) {
+  static const int32_t length[3] = {5, 0, 3};
+  const dkv_task *sort = NULL;
+  dkv_group group;
+  const dkv_group *list[1] = {&group};
+  dkv_model model;
+  dkv_exact exact;
+  dkv_update_batch batch;
+  dkv_policy_config loss;
+  dkv_normaliser total = {0, 0};
+  dkv_update_stats stats = {0};
+  EXPECT_OK(dkv_task_find(&sort, "sort"));
+  groups_random(&group, 1, 9, length, 3, 12);
+  groups_model(&model, sort, 12, 2);
+  EXPECT_OK(dkv_exact_open(&exact, &model));
+  EXPECT_OK(dkv_update_batch_make(&batch, list, 1, false));
+  EXPECT_OK(dkv_policy_preset(&loss, "grpo"));
+  dkv_policy_batch view = dkv_update_policy_view(&batch);
+  EXPECT_OK(dkv_normaliser_add(&total, &view));
+  EXPECT_OK(dkv_update_gradient_exact(&stats, &exact, &batch, &loss, &total, 0.9f));
+  double want = 0; /* -sum of the advantages of responses with tokens, each divided by their number */
+  for (int n = 0; n < 3; ++n) want -= length[n] > 0 ? group.advantage[n] / 2 : 0;
+  cr_expect_float_eq(stats.policy.loss, want, 1e-14);
+  cr_expect_eq(stats.policy.max_log_ratio, 0);
+  cr_expect_gt(stats.mismatch_max, 0.1);
+  loss.kl_weight = 0.1;
+  EXPECT_FAIL(DKV_ERR_UNSUPPORTED, "no reference model",
+              dkv_update_gradient_exact(&stats, &exact, &batch, &loss, &total, 0.9f));
+  dkv_update_batch_free(&batch);
+  dkv_exact_close(&exact);
+  dkv_group_close(&group);
+  dkv_model_free(&model);
+}
+
 Test(exact_training, what_it_cannot_do_is_refused) {
   dkv_model model;
   dkv_trainer trainer;
