@@ -58,8 +58,9 @@ if grep -Eqi 'nan|inf' whole/metrics.jsonl; then verdict 1 "metrics hold a numbe
 expect 2 'already holds a run' train $small --checkpoint "$warm" --steps 6 --output whole
 expect 2 'a run continues with the settings' train $small --checkpoint "$warm" --steps 7 --output whole --resume
 expect 0 'right|wrong' sample --task sort --checkpoint whole --count 2
+expect 0 '^  [0-4] of 4 right' sample --task sort --checkpoint whole --count 4
+expect 0 'Wrote whole.svg: .*, 1 curve$' plot whole/metrics.jsonl -o whole.svg
 expect 0 'Most likely' sample --task sort --checkpoint whole --count 1 --greedy --temperature 0.5 --seed 9
-"$dualkv" plot whole/metrics.jsonl -o whole.svg >"$out" 2>"$err"; verdict $? "dualkv plot fails"
 grep -q '<polyline' whole.svg; verdict $? "whole.svg has no curve"
 
 # Stopped twice by Ctrl-C (while the log grows), continued, and the same bits as the run that nobody stopped.

@@ -27,5 +27,7 @@ int dkv_cmd_plot(int argc, char *const *argv) {
   if (status == DKV_OK && files.count == 0)
     status = dkv_fail(DKV_ERR_RANGE, "dualkv plot: no file of metrics is given; dualkv train --output DIR writes one");
   if (status == DKV_OK) status = dkv_curves_draw(out, title, files.text, files.count);
+  if (status == DKV_OK)
+    printf("Wrote %s: accuracy by step and by second, %d curve%s\n", out, files.count, files.count > 1 ? "s" : "");
   return status == DKV_OK ? DKV_EXIT_OK : dkv_tool_fail(status);
 }

@@ -51,12 +51,21 @@ static bool exists(const struct dkv_training *s, const char *name) {
   return access(dkv_training_path(s, name, path), F_OK) == 0;
 }
 
+/** Has the run a state that could be continued? A comparison has two, an exact run one in double. */
+static bool has_state(const struct dkv_training *s) { return !s->flags->compare && !s->flags->exact; }
+
+/** Is the state to be written now? */
+static bool keeps_state(const struct dkv_training *s) {
+  return has_state(s) && (s->flags->output != NULL || interrupted);
+}
+
 /** Says where the run stopped and how it goes on. */
 static int stopped(const struct dkv_training *s, const char *where) {
   dkv_tool_progress_end();
   bool named = s->flags->output != NULL;
-  if (s->flags->exact) {
-    printf("\nStopped %s.  An exact run keeps no state: it starts again with\n  %s\n", where, s->command);
+  if (!has_state(s)) {
+    printf("\nStopped %s.  %s keeps no state: it starts again with\n  %s\n", where,
+           s->flags->exact ? "An exact run" : "A comparison", s->command);
     return DKV_EXIT_INTERRUPTED;
   }
   printf("\nStopped %s; saved in %s.  Continue with:\n  %s%s%s --resume\n", where, s->directory, s->command,
@@ -85,7 +94,7 @@ dkv_status dkv_training_warm_up(struct dkv_training *s) {
     fflush(stdout);
   }
   dkv_tool_progress_end();
-  if (status == DKV_OK && (interrupted || s->flags->output != NULL)) {
+  if (status == DKV_OK && keeps_state(s)) {
     status = make_directory(s->directory);
     if (status == DKV_OK) status = dkv_warmup_save(&w, path);
   }
@@ -110,11 +119,6 @@ static dkv_status evaluate(struct dkv_training *s, int64_t step, dkv_evaluation 
   return DKV_OK;
 }
 
-/** Is there a state file to write now? */
-static bool keeps_state(const struct dkv_training *s) {
-  return s->flags->output != NULL && !s->flags->compare && !s->flags->exact;
-}
-
 /** After every step: the log, the lines that people see, evaluations, states. */
 static bool report(void *user, const dkv_train_stats *stats) {
   struct dkv_training *s = user;
@@ -132,7 +136,7 @@ static bool report(void *user, const dkv_train_stats *stats) {
   dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s, about %.0f s to go", (long long)done,
                     (long long)total, stats->reward, stats->accuracy, stats->tokens_per_second, left);
   if (asks) s->status = evaluate(s, done, &result);
-  if (s->status == DKV_OK && asks && keeps_state(s)) s->status = save_state(s);
+  if (s->status == DKV_OK && asks && s->flags->output != NULL && has_state(s)) s->status = save_state(s);
   if (s->status == DKV_OK && (asks || done % 10 == 0 || done == 1)) {
     dkv_tool_progress_end();
     dkv_show_step(stats, asks ? &result : NULL);
@@ -169,8 +173,7 @@ dkv_status dkv_training_learn(struct dkv_training *s) {
   if (status == DKV_OK) status = s->status;
   dkv_tool_progress_end();
   if (status == DKV_OK && s->checked > 0) dkv_training_report_checks(s);
-  bool saves = keeps_state(s) || (interrupted && !s->flags->compare && !s->flags->exact);
-  if (status == DKV_OK && saves) status = save_state(s);
+  if (status == DKV_OK && keeps_state(s)) status = save_state(s);
   dkv_trainer_close(&trainer);
   s->trainer = NULL;
   return status;
@@ -235,7 +238,6 @@ int dkv_training_run(struct dkv_training *s) {
     status = dkv_show_samples(&s->model, s->task, learning ? "Samples of the warm start" : "Samples before", 3,
                               s->flags->temperature, false, 1);
   if (status == DKV_OK) status = s->flags->compare ? dkv_training_compare(s) : dkv_training_learn(s);
-  if (status == DKV_OK && interrupted && s->flags->compare) return DKV_EXIT_INTERRUPTED;
   if (status == DKV_OK && interrupted) return stopped(s, "between two steps");
   if (status == DKV_OK) status = finish(s);
   return status == DKV_OK ? DKV_EXIT_OK : dkv_tool_fail(status);

@@ -54,13 +54,16 @@ static void print_tokens(const dkv_task *task, const int32_t *token, int32_t fro
   for (int32_t i = from < 0 ? 0 : from; i < to; ++i) putchar(task->alphabet[token[i]]);
 }
 
-static void show_group(const dkv_group *group, const dkv_task *task) {
+/** Prints a group's answers. @return how many are right. */
+static int32_t show_group(const dkv_group *group, const dkv_task *task) {
+  int32_t right = 0;
   const struct dkv_style *style = dkv_tool_style();
   enum { TAIL = 44 };
   const dkv_example *e = &group->example;
   for (int32_t n = 0; n < group->responses; ++n) {
     const int32_t *said = group->token + (int64_t)n * DKV_TASK_MAX_RESPONSE;
     bool exact = task->verify(e, said, group->length[n]).exact;
+    right += exact;
     printf("  %s", e->prompt_length > TAIL ? "..." : "");
     print_tokens(task, e->prompt, e->prompt_length - TAIL, e->prompt_length);
     printf("  %s", exact ? style->good : style->bad);
@@ -73,11 +76,14 @@ static void show_group(const dkv_group *group, const dkv_task *task) {
       putchar('\n');
     }
   }
+  return right;
 }
 
 dkv_status dkv_show_samples(const dkv_model *model, const dkv_task *task, const char *title, int32_t count,
                             double temperature, bool greedy, uint64_t seed) {
   const struct dkv_style *style = dkv_tool_style();
+  enum { SHORT = 3 }; /* so many are counted at a glance */
+  int32_t right = 0;
   dkv_decoder decoder = {0};
   dkv_group group = {0};
   dkv_sampler sampler = {.seed = dkv_seed(seed, DKV_SEED_HELD_OUT_SAMPLES),
@@ -93,8 +99,9 @@ dkv_status dkv_show_samples(const dkv_model *model, const dkv_task *task, const 
     group.id = (uint64_t)i;
     task->generate(&group.example, dkv_seed(2026, DKV_SEED_HELD_OUT), group.id, 0);
     status = dkv_rollout(&group, 1, &decoder, &sampler);
-    if (status == DKV_OK) show_group(&group, task);
+    if (status == DKV_OK) right += show_group(&group, task);
   }
+  if (status == DKV_OK && count > SHORT) printf("  %d of %d right\n", right, count);
   if (status == DKV_OK) putchar('\n');
   fflush(stdout);
   dkv_group_close(&group);
