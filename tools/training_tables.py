@@ -36,7 +36,7 @@ def updates():
     """Packed against replicated: the gradient of one step, in turns."""
     rows = ["| N | last layer | rows packed | rows replicated | packed | replicated | times faster | rho | share of rho |",
             "|---|---|---|---|---|---|---|---|---|"]
-    for name in ("update_n16_spared.jsonl", "update_n32_spared.jsonl", "update_n16.jsonl", "update_n32.jsonl"):
+    for name in ("update_n16.jsonl", "update_n32.jsonl", "update_n16_whole.jsonl", "update_n32_whole.jsonl"):
         check, run = read(name, "self_check")[0], read(name, "run")[0]
         packed, copies = (statistics.median(check[f"{way}_seconds"]) for way in ("packed", "replicated"))
         rho = check["replicated_rows"] / check["packed_rows"]
