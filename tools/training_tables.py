@@ -102,8 +102,8 @@ def equality():
     gap = max(abs(a["loss"] - b["loss"]) for a, b in zip(packed[:same], copies[:same]))
     final = max(abs(a["accuracy"] - b["accuracy"]) for a, b in zip(packed, copies))
     return [f"In the run of the picture ({len(packed)} steps, N = {read('layouts_packed.jsonl', 'run')[0]['responses']}) the "
-            f"rewards of the first {same} steps are equal digit for digit and the losses within {gap:.0e}; afterwards the "
-            f"accuracies of a step differ by at most {final:.3f}. {source('layouts_packed.jsonl')}."]
+            f"rewards of the first {same} steps are equal digit for digit and the losses within {gap:.0e}; the accuracies of a "
+            f"step differ by at most {final:.3f} in all of them. {source('layouts_packed.jsonl')}."]
 
 
 def collect(folder):
