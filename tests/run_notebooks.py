@@ -178,7 +178,11 @@ def main():
     parser.add_argument("--update", action="store_true")
     parser.add_argument("labs", nargs="*")
     options = parser.parse_args()
-    names = [lab.name for lab in make.labs() if not options.labs or lab.name.startswith(tuple(options.labs))]
+    every = [lab.name for lab in make.labs()]
+    unknown = [start for start in options.labs if not any(name.startswith(start) for name in every)]
+    if unknown:
+        sys.exit("there is no lab '%s'; there are %s" % (unknown[0], " ".join(name[:2] for name in every)))
+    names = [name for name in every if not options.labs or name.startswith(tuple(options.labs))]
     library = os.environ.get("DUALKV_LIBRARY", os.path.join(TOP, "build", "libdualkv.so"))
     with tempfile.TemporaryDirectory() as clean:
         os.environ.update(
