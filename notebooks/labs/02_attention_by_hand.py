@@ -155,7 +155,7 @@ ax.set(
     xticklabels=["16", "32", "64", "128"],
     xlabel="head size D",
     ylabel="relative error of o",
-    title="the fast CPU kernel against double (dotted: half a unit in the last place of 1)",
+    title="error against double (dotted: half a unit in the last place of 1)",
 )
 ax.minorticks_off()
 ax.legend(loc="center right")

@@ -206,7 +206,7 @@ ax.set(
     yscale="log",
     ylim=(0.1, 2500),
     ylabel="useful TFLOP/s",
-    title="forward rungs, %s" % next(iter(ladder.values()))["device"],
+    title="forward rungs, %s" % next(iter(ladder.values()))["device"].split(",")[0],
 )
 show(
     figure,
