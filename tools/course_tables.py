@@ -147,17 +147,15 @@ def equal_bits(_):
     for data in files():
         for kernel, sentences in data.get("equal_bits", {}).items():
             for sentence in sentences:
-                match = re.search(r"bits (fwd|bwd) \w+: (\d+) of (\d+) runs differ", sentence)
+                match = re.search(r"bits (fwd|bwd) \w+(, deterministic)?: (\d+) of (\d+) runs differ", sentence)
                 if match:
-                    runs[match.group(1), kernel] = (match.group(2), match.group(3), data)
+                    way = kernel + (", in turns" if match.group(2) else "")
+                    runs[match.group(1), way] = (match.group(3), match.group(4), data)
     if not runs:
         return NONE
-    with open(os.path.join(TOP, "common", "kernels.def"), encoding="utf-8") as file:
-        on_request = set(re.findall(r'DKV_KERNEL\(gpu, (\w+), (\w+),\s*"[^"]+", DKV_ON_REQUEST', file.read()))
     lines = ["| direction | kernel | runs with other bits |", "|---|---|---|"]
-    for (direction, kernel), (differ, count, _) in sorted(runs.items(), reverse=True):
-        lines.append(f"| {'forward' if direction == 'fwd' else 'backward'} "
-                     f"| {kernel}{', in turns' if (direction, kernel) in on_request else ''} | {differ} of {count} |")
+    for (direction, kernel), (differ, count, _) in sorted(runs.items(), key=lambda r: (r[0][0] == "bwd", len(r[0][1]), r[0][1])):
+        lines.append(f"| {'forward' if direction == 'fwd' else 'backward'} | {kernel} | {differ} of {count} |")
     return [*lines, *origin(max((data for _, _, data in runs.values()), key=lambda d: (d["date"], d["file"])))]
 
 

@@ -5,10 +5,10 @@
 
 A marked block is everything between `<!-- table: NAME -->` and `<!-- end -->`.  Measurements are the JSON under
 docs/results/: of `dualkv bench --json` (schema dualkv.bench.1), one object a file or a list of them, and of the GPU
-drivers in tests/gpu (gpu_ladder.json, forward_hopper.json, backward_hopper.json).  The table of rungs and the line
-"Measured" of each rung's file come from gpu_bench.json alone, one run of the whole ladder.  Kernels are those of
-common/kernels.def, as `dualkv kernels --markdown` prints them.  --check writes nothing and exits 1 when a block is
-stale.
+drivers in tests/gpu (gpu_ladder.json, forward_hopper.json, backward_hopper.json, gpu_final.json).  The table of rungs
+and the line "Measured" of each rung's file come from gpu_bench.json alone, one run of the whole ladder.  Kernels are
+those of common/kernels.def, as `dualkv kernels --markdown` prints them.  --check writes nothing and exits 1 when a
+block is stale.
 """
 import argparse
 import glob
@@ -136,12 +136,16 @@ def gpu_records():
             add(run, run["file"], direction, run["kernels"][direction] + turns,
                 (s["responses"], s["prompt"], s["segment_length"][1]), s["head_dim"], s["dtype"], packed["median"],
                 copies and copies["median"], heads=s["heads"])
-    # The Hopper drivers hold the card at its power limit, as training does; they come last, so they win.
-    for r in forward.get("runs", []):
-        add(forward, "forward_hopper.json", "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"])
-    for r in backward.get("rows", []):
-        kernel = r["kernel"] + (", deterministic" if r.get("deterministic") else "")
-        add(backward, "backward_hopper.json", "backward", kernel, r["shape"], r["head_dim"], r["dtype"], r["ms"])
+    # The Hopper drivers hold the card at its power limit, as training does; they come last, so they win, and last of
+    # all the run that timed both directions beside the peers.
+    final = load("gpu_final.json")
+    for data, name, runs in ((forward, "forward_hopper.json", "runs"), (final, "gpu_final.json", "forward")):
+        for r in data.get(runs, []):
+            add(data, name, "forward", r["kernel"], r["shape"], r["D"], r["dtype"], r["ms"])
+    for data, name, runs in ((backward, "backward_hopper.json", "rows"), (final, "gpu_final.json", "backward")):
+        for r in data.get(runs, []):
+            kernel = r["kernel"] + (", deterministic" if r.get("deterministic") else "")
+            add(data, name, "backward", kernel, r["shape"], r["head_dim"], r["dtype"], r["ms"])
     return list(found.values())
 
 
