@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Judges the tutorials' exercises, and judges the judges.
 #
-#   tests/run_exercises.sh BUILD            all: every skeleton must fail, every solution pass, every wrong answer be caught
+#   tests/run_exercises.sh BUILD            all: every skeleton must fail, every solution pass, every wrong answer be caught, and a
+#                                           parameter typed in be noticed (freeze_parameters.py)
 #   tests/run_exercises.sh BUILD CH=04      what `make exercise CH=04`, or CH=4, runs: the student's own files of one chapter
 #
 # An exercise is a function with one hole.  tutorials/exercises/chNN_name.c is the student's file; tutorials/judges/chNN_name.c holds
@@ -103,5 +104,11 @@ for judge in tutorials/judges/ch*.c; do
     [ -e "$wrong" ] && expect "$name" "$wrong" red
   done
 done
+if command -v python3 >/dev/null; then # a class may have none; CI has
+  frozen=$(python3 tests/freeze_parameters.py "$build" 2>&1) || echo "$frozen"
+  counts=$(sed -n 's/^frozen parameters: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' <<<"$frozen")
+  [ -n "$counts" ] || counts="0 1"
+  passed=$((passed + ${counts% *})) failed=$((failed + ${counts#* }))
+fi
 echo "exercises: $passed passed, $failed failed"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

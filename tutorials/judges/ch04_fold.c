@@ -13,7 +13,10 @@ void student_row_map(int32_t *row_map, int32_t prompt, int32_t responses, const 
 void student_fold(double *packed, int32_t packed_rows, const double *replicated, int32_t width, const int32_t *row_map,
                   int32_t replicated_rows);
 
-enum { WIDTH = 8, MOST_ROWS = 64, UNWRITTEN = -77 };
+enum { MOST_WIDTH = 16, MOST_ROWS = 64, UNWRITTEN = -77 };
+
+/** Elements of a row in the case at hand. */
+static int32_t row_width = 8;
 
 /** A group, packed and replicated, with the gradients of both. */
 struct twins {
@@ -55,7 +58,7 @@ static const char *fold_reason(const struct twins *t, const double *copies, int3
   if (isnan(got)) return "nothing was written, or it was added to what stood there: a sum starts from 0";
   for (int32_t r = 0; r < t->replicated.layout.rows; ++r) {
     if (t->row_map[r] != row) continue;
-    last = copies[r * WIDTH + d];
+    last = copies[r * row_width + d];
     if (count++ == 0) first = last;
     sum += last;
   }
@@ -67,21 +70,22 @@ static const char *fold_reason(const struct twins *t, const double *copies, int3
 }
 
 static int judge_fold(const struct twins *t) {
-  double got[MOST_ROWS * WIDTH];
+  double got[MOST_ROWS * MOST_WIDTH];
   int32_t rows = t->packed.layout.rows;
   for (int what = DKV_DV; what >= DKV_DQ; --what) {
     const double *copies = t->copies.data[what], *want = t->once.data[what];
-    for (int32_t i = 0; i < MOST_ROWS * WIDTH; ++i) got[i] = NAN;
-    student_fold(got, rows, copies, WIDTH, t->row_map, t->replicated.layout.rows);
-    for (int32_t i = 0; i < rows * WIDTH; ++i) {
+    for (int32_t i = 0; i < MOST_ROWS * row_width; ++i) got[i] = NAN;
+    student_fold(got, rows, copies, row_width, t->row_map, t->replicated.layout.rows);
+    for (int32_t i = 0; i < rows * row_width; ++i) {
       if (fabs(got[i] - want[i]) < 1e-12) continue;
-      printf("%s, %s of row %d: folded it is %.6g, the packed batch says %.6g; %s\n", t->name, dkv_result_name(what),
-             i / WIDTH, got[i], want[i], fold_reason(t, copies, i / WIDTH, i % WIDTH, got[i]));
+      printf("%s, %s of row %d: folded it is %.6g, the packed batch says %.6g; %s\n", t->name,
+             dkv_result_name((dkv_result)what), i / row_width, got[i], want[i],
+             fold_reason(t, copies, i / row_width, i % row_width, got[i]));
       return 1;
     }
-    for (int32_t i = rows * WIDTH; i < MOST_ROWS * WIDTH; ++i)
+    for (int32_t i = rows * row_width; i < MOST_ROWS * row_width; ++i)
       if (!isnan(got[i]))
-        return printf("%s: row %d was written, the last row is %d\n", t->name, i / WIDTH, rows - 1), 1;
+        return printf("%s: row %d was written, the last row is %d\n", t->name, i / row_width, rows - 1), 1;
   }
   return 0;
 }
@@ -90,7 +94,7 @@ static int judge(const char *name, int32_t prompt, int32_t responses, const int3
   dkv_layout layout;
   const dkv_backend *ref;
   struct twins t = {.name = name};
-  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = WIDTH, .dtype = DKV_F64, .seed = 4};
+  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = row_width, .dtype = DKV_F64, .seed = 4};
   if (dkv_layout_group(&layout, prompt, responses, length) || dkv_problem_random(&t.packed, &layout, &spec) ||
       dkv_problem_replicate(&t.replicated, &t.row_map, &t.packed) || dkv_backend_find(&ref, "ref") ||
       dkv_execute(&t.once, ref, &t.packed, NULL) || dkv_execute(&t.copies, ref, &t.replicated, NULL)) {
@@ -112,6 +116,7 @@ int main(void) {
   int wrong = judge("P=3, R={2,2}", 3, 2, (const int32_t[]){2, 2});
   if (!wrong) wrong = judge("P=5, R={4,0,1,7}", 5, 4, (const int32_t[]){4, 0, 1, 7});
   if (!wrong) wrong = judge("P=0, R={3,2}", 0, 2, (const int32_t[]){3, 2});
+  row_width = 16;
   if (!wrong) wrong = judge("P=9, R={6}", 9, 1, (const int32_t[]){6});
   if (!wrong) printf("right: dq, dk, dv of four replicated groups, folded, are those of the packed groups\n");
   return wrong;

@@ -10,10 +10,13 @@
 
 void student_merge(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim);
 
-enum { DIM = 8, MOST_PARTS = 12 };
+enum { MOST_DIM = 16, MOST_PARTS = 12 };
+
+/** Components of a row in the case at hand. */
+static int32_t head_dim = 8;
 
 struct part {
-  double m, l, o[DIM];
+  double m, l, o[MOST_DIM];
 };
 
 typedef void merger(double *m, double *l, double *o, double m2, double l2, const double *o2, int dim);
@@ -96,12 +99,12 @@ static struct part part_of(const dkv_problem *p, const double *q, int begin, int
   struct part part = {.m = -INFINITY};
   double s[64] = {0};
   for (int j = begin; j < end; ++j) {
-    for (int d = 0; d < DIM; ++d) s[j] += p->scale * q[d] * k[j * DIM + d];
+    for (int d = 0; d < head_dim; ++d) s[j] += p->scale * q[d] * k[j * head_dim + d];
     part.m = fmax(part.m, s[j]);
   }
   for (int j = begin; j < end; ++j) {
     part.l += exp(s[j] - part.m);
-    for (int d = 0; d < DIM; ++d) part.o[d] += exp(s[j] - part.m) * v[j * DIM + d];
+    for (int d = 0; d < head_dim; ++d) part.o[d] += exp(s[j] - part.m) * v[j * head_dim + d];
   }
   return part;
 }
@@ -109,15 +112,15 @@ static struct part part_of(const dkv_problem *p, const double *q, int begin, int
 /** Merges the parts one after another, from a part without keys. */
 static struct part merge_all(merger *merge, const struct part *parts, int count) {
   struct part all = {.m = -INFINITY};
-  for (int i = 0; i < count; ++i) merge(&all.m, &all.l, all.o, parts[i].m, parts[i].l, parts[i].o, DIM);
+  for (int i = 0; i < count; ++i) merge(&all.m, &all.l, all.o, parts[i].m, parts[i].l, parts[i].o, head_dim);
   return all;
 }
 
 /** Largest difference of o / l and of lse; infinite when something is not a number. */
 static double difference(const struct part *got, const double *o, double lse) {
   double most = fabs(got->m + log(got->l) - lse) / fmax(1, fabs(lse));
-  for (int d = 0; d < DIM; ++d) most = fmax(most, fabs(got->o[d] / got->l - o[d]));
-  for (int d = 0; d < DIM; ++d)
+  for (int d = 0; d < head_dim; ++d) most = fmax(most, fabs(got->o[d] / got->l - o[d]));
+  for (int d = 0; d < head_dim; ++d)
     if (!isfinite(got->o[d] / got->l)) return INFINITY;
   return isfinite(got->m + log(got->l)) ? most : INFINITY;
 }
@@ -151,15 +154,16 @@ static int judge(const char *name, int rows, double gain, int count, const int *
   dkv_problem p;
   dkv_results want;
   const dkv_backend *ref;
-  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = DIM, .dtype = DKV_F64, .gain = gain, .seed = 5};
+  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = head_dim, .dtype = DKV_F64, .gain = gain, .seed = 5};
   if (dkv_layout_group(&layout, rows, 0, NULL) || dkv_problem_random(&p, &layout, &spec) ||
       dkv_backend_find(&ref, "ref") || dkv_execute(&want, ref, &p, NULL)) {
     printf("the judge itself failed: %s\n", dkv_last_error());
     return 2;
   }
   struct part parts[MOST_PARTS];
-  for (int i = 0; i < count; ++i) parts[i] = part_of(&p, (const double *)p.q + (rows - 1) * DIM, cuts[i], cuts[i + 1]);
-  int wrong = verdict(name, parts, count, (const double *)want.data[DKV_O] + (rows - 1) * DIM,
+  for (int i = 0; i < count; ++i)
+    parts[i] = part_of(&p, (const double *)p.q + (rows - 1) * head_dim, cuts[i], cuts[i + 1]);
+  int wrong = verdict(name, parts, count, (const double *)want.data[DKV_O] + (rows - 1) * head_dim,
                       ((const double *)want.data[DKV_LSE])[rows - 1]);
   dkv_results_free(&want);
   dkv_problem_free(&p);
@@ -172,6 +176,7 @@ int main(void) {
   if (!wrong) wrong = judge("two parts of 8 keys", 16, 1, 2, (const int[]){0, 8, 16});
   if (!wrong) wrong = judge("scores of 1e5", 40, 1e5, 3, (const int[]){0, 13, 26, 40});
   if (!wrong) wrong = judge("a part without keys", 16, 1, 3, (const int[]){0, 8, 8, 16});
+  head_dim = 16;
   if (!wrong) wrong = judge("two parts without keys first", 16, 1, 4, (const int[]){0, 0, 0, 8, 16});
   if (!wrong) printf("right: up to seven parts, empty ones, scores of 1e5\n");
   return wrong;

@@ -12,7 +12,10 @@ void student_backward(double *dq, double *dk, double *dv, const double *q, const
                       const double *o, const double *lse, const double *dout, const int32_t *end, int rows, int dim,
                       double scale);
 
-enum { DIM = 8, MOST = 64 };
+enum { MOST_DIM = 16, MOST = 64 };
+
+/** Components of a row in the case at hand; it varies, so that neither it nor the scale can be typed in. */
+static int32_t head_dim = 8;
 
 /** The mistakes that the judge knows, the frequent ones first. */
 enum mistake {
@@ -49,7 +52,7 @@ static const char *const reason[MISTAKES] = {
 
 static double dot(const double *a, const double *b) {
   double s = 0;
-  for (int d = 0; d < DIM; ++d) s += a[d] * b[d];
+  for (int d = 0; d < head_dim; ++d) s += a[d] * b[d];
   return s;
 }
 
@@ -65,12 +68,13 @@ static double mistaken(const dkv_problem *p, const dkv_results *forward, int wha
       if ((what == DKV_DQ ? i : j) != row) continue;
       if (mistake == NOT_CAUSAL ? i >= l->end[j] : mistake != ALL_ROWS && !dkv_sees(i, j, l->end[j])) continue;
       if (mistake == OWN_SEGMENT && l->segment[i] != l->segment[j]) continue;
-      const double *qi = q + i * DIM, *kj = k + j * DIM, *di = dout + (mistake == KEYS_DOUT ? j : i) * DIM;
+      const double *qi = q + i * head_dim, *kj = k + j * head_dim,
+                   *di = dout + (mistake == KEYS_DOUT ? j : i) * head_dim;
       const double weight =
           exp((mistake == BARE_WEIGHT ? 1 : p->scale) * dot(qi, kj) - lse[mistake == KEYS_LSE ? j : i]);
-      const double delta = mistake == NO_DELTA ? 0 : dot(di, o + i * DIM);
+      const double delta = mistake == NO_DELTA ? 0 : dot(di, o + i * head_dim);
       const double factor = mistake == NO_SCALE ? 1 : mistake == SCALE_TWICE ? p->scale * p->scale : p->scale;
-      const double ds = weight * (dot(di, v + j * DIM) - delta) * (mistake == SIGN ? -factor : factor);
+      const double ds = weight * (dot(di, v + j * head_dim) - delta) * (mistake == SIGN ? -factor : factor);
       const double *other = (what == DKV_DQ) != (mistake == SWAPPED) ? kj : qi;
       const double share = what == DKV_DV ? weight * di[d] : ds * other[d];
       sum = mistake == LAST_ROW ? share : sum + share;
@@ -87,38 +91,38 @@ static const char *why(const dkv_problem *p, const dkv_results *forward, int wha
   return "dv and dk are right, so ds is: look at dq_i = c sum_j ds_ij k_j alone";
 }
 
-/** Compares [rows][DIM] of one result. @return 1 when it is wrong */
+/** Compares [rows][head_dim] of one result. @return 1 when it is wrong */
 static int compare(const char *name, const dkv_problem *p, const dkv_results *want, int what, const double *got) {
   const double *exact = want->data[what];
-  for (int i = 0; i < MOST * DIM; ++i) {
-    const int row = i / DIM;
+  for (int i = 0; i < MOST * head_dim; ++i) {
+    const int row = i / head_dim;
     if (row >= p->layout.rows) {
       if (isnan(got[i])) continue;
       return printf("%s: row %d was written, the last row is %d\n", name, row, p->layout.rows - 1), 1;
     }
     if (fabs(got[i] - exact[i]) < 1e-10) continue;
     printf("%s, %s of row %d: yours is %.6g, it should be %.6g; %s\n", name, dkv_result_name((dkv_result)what), row,
-           got[i], exact[i], why(p, want, what, row, i % DIM, got[i]));
+           got[i], exact[i], why(p, want, what, row, i % head_dim, got[i]));
     return 1;
   }
   return 0;
 }
 
 static int judge(const char *name, int32_t segments, const int32_t *parent, const int32_t *length) {
-  static double dq[MOST * DIM], dk[MOST * DIM], dv[MOST * DIM];
+  static double dq[MOST * MOST_DIM], dk[MOST * MOST_DIM], dv[MOST * MOST_DIM];
   dkv_layout layout;
   dkv_problem p;
   dkv_results want;
   const dkv_backend *ref;
-  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = DIM, .dtype = DKV_F64, .seed = 7};
+  dkv_random_spec spec = {.heads = 1, .kv_heads = 1, .head_dim = head_dim, .dtype = DKV_F64, .seed = 7};
   if (dkv_layout_forest(&layout, segments, parent, length) || dkv_problem_random(&p, &layout, &spec) ||
       dkv_backend_find(&ref, "ref") || dkv_execute(&want, ref, &p, NULL)) {
     printf("the judge itself failed: %s\n", dkv_last_error());
     return 2;
   }
-  for (int i = 0; i < MOST * DIM; ++i) dq[i] = dk[i] = dv[i] = NAN;
+  for (int i = 0; i < MOST * MOST_DIM; ++i) dq[i] = dk[i] = dv[i] = NAN;
   student_backward(dq, dk, dv, p.q, p.k, p.v, want.data[DKV_O], want.data[DKV_LSE], p.dout, p.layout.end, p.layout.rows,
-                   DIM, p.scale);
+                   head_dim, p.scale);
   int wrong = compare(name, &p, &want, DKV_DV, dv) || compare(name, &p, &want, DKV_DK, dk) ||
               compare(name, &p, &want, DKV_DQ, dq);
   dkv_results_free(&want);
@@ -132,6 +136,7 @@ int main(void) {
   if (!wrong)
     wrong = judge("P=9, R={5,0,1,12}", 5, (const int32_t[]){-1, 0, 0, 0, 0}, (const int32_t[]){9, 5, 0, 1, 12});
   if (!wrong) wrong = judge("two groups", 5, (const int32_t[]){-1, 0, 0, -1, 3}, (const int32_t[]){4, 3, 6, 2, 5});
+  head_dim = 16;
   if (!wrong)
     wrong = judge("a turn after a turn", 5, (const int32_t[]){-1, 0, 0, 2, 2}, (const int32_t[]){3, 2, 2, 1, 4});
   if (!wrong) printf("right: dq, dk, dv of a group, ragged responses, two groups and a tree\n");

@@ -217,6 +217,11 @@ int main(void) {
     wrong = judge(name, &q);
     if (!wrong && order <= LAST_TILE_FIRST) run[order] = simulate(sum, &q, 4, 0);
   }
+  dkv_layout_free(&l);
+  if (dkv_layout_forest(&l, 3, (const int32_t[]){-1, 0, 0}, (const int32_t[]){7, 5, 9}))
+    return printf("the judge itself failed: %s\n", dkv_last_error()), 2;
+  fill(&q, &l, LONGEST_FIRST);
+  if (!wrong) wrong = judge("P=7, R={5,9}, longest first", &q);
   if (!wrong)
     printf("right: the same bits in %d runs of each queue with 1 to 8 workers; 4 workers of equal speed need %d ticks "
            "(%d of waiting) longest first, %d (%d) last tile first\n",
