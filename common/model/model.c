@@ -6,6 +6,7 @@
  */
 #include "common/model/model.h"
 
+#include <omp.h>
 #include <string.h>
 
 #include "common/model/checkpoint.h"
@@ -45,6 +46,11 @@ void dkv_model_free(dkv_model *model) {
 dkv_status dkv_model_zero_grads(dkv_model *model) {
   DKV_REQUIRE(model != NULL, DKV_ERR_NULL, "dkv_model_zero_grads: model must not be NULL");
   if (model->grads.data == NULL) return dkv_params_create(&model->grads, &model->config); /* comes zeroed */
-  memset(model->grads.data, 0, (size_t)model->grads.count * sizeof(float));
+  const dkv_params *grads = &model->grads;
+  const int threads = model->options.threads > 0 ? model->options.threads : omp_get_max_threads();
+  /* by all threads: one core alone does not write as fast as the memory takes it */
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int32_t i = 0; i < grads->view_count; ++i)
+    memset(grads->data + grads->view[i].offset, 0, (size_t)(grads->view[i].rows * grads->view[i].cols) * sizeof(float));
   return DKV_OK;
 }
