@@ -18,11 +18,11 @@
  * never accumulated, and every element is written.  T = 0 is legal: nothing is done.  No pointer may alias another.
  *
  * Ownership: the caller owns every buffer, workspace included; kernels allocate nothing.  On the GPU the tensors and
- * the workspace are device memory and the layout stays in host memory.
+ * the workspace are device memory and the layout stays in host memory; there a tensor starts at a multiple of 16 bytes.
  *
- * Call order: workspace() -> give that many bytes -> prepare() once per (layout, shape, workspace) -> run() any number
- * of times.  prepare() writes what depends only on the layout (tile lists) into the workspace; run() never reads the
- * layout's arrays again on the GPU.
+ * Call order: workspace() -> give that many bytes -> prepare() once per (layout, shape, dtype, deterministic,
+ * workspace) -> run() any number of times, one at a time in a workspace.  prepare() writes what depends only on the
+ * layout (tile lists) into the workspace; run() never reads the layout's arrays again on the GPU.
  *
  * Read before: layout.h, mask.h.  Read next: cpu/attention/ref_fwd.c.
  */

@@ -1,13 +1,15 @@
 #!/bin/bash
-# Everything that needs the card, in one go: refusals, laws and cases for every rung, equal bits, far offsets, sanitizer, times.
+# Everything that needs the card, in one go: refusals, laws and cases for every rung, random problems, equal bits, far offsets,
+# sanitizer, times.
 #
 #   tests/run_gpu.sh                 on a GPU machine: takes build/gpu_carry, or else builds; runs all parts, writes JSON
 #   tests/run_gpu.sh --build DIR     the same with the build in DIR (make test-gpu)
 #   tests/run_gpu.sh --pack DIR      where nvcc is: gathers the build of DIR in build/gpu_carry, with the libraries that a bare
 #                                    GPU machine lacks and the cases of ../shared/cases where they are (make gpu-pack)
-#   PARTS="laws cases" tests/run_gpu.sh     only these of: refusals laws cases drivers bits far sanitize bench
+#   PARTS="laws cases" tests/run_gpu.sh     only these of: refusals laws cases drivers fuzz bits far sanitize bench
 #   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=150   limit of one command
 #   BENCH="P,N,R ..."                shapes of the tensor-core rungs
+#   FUZZ=40 SEED=1                   seconds of random problems for each rung, and the first problem's seed
 #
 # Checks run beside each other, with guard zones around every tensor (gpu/runtime/arena.h) except under the sanitizer, which
 # sees more without them; times are taken alone.  Results go to docs/results (to $OUT when that is set): gpu_checks.json, and
@@ -16,7 +18,7 @@
 set -u
 cd "$(dirname "$0")/.."
 carry=${CARRY:-build/gpu_carry} at=
-drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals"
+drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals fuzz_driver"
 
 pack() {
   local from=$1 file
@@ -52,7 +54,7 @@ dualkv=$at/dualkv gpu=$at/tests/gpu
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
 device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
 commit=$(cat "$at/commit" "$at/.commit" 2>/dev/null | head -n 1)
-parts=${PARTS:-refusals laws cases drivers bits far sanitize bench}
+parts=${PARTS:-refusals laws cases drivers fuzz bits far sanitize bench}
 kernels=${KERNELS:-naive warp shared mma pipeline wgmma hopper}
 limit=${SECONDS_EACH:-150}
 passed=0 failed=0 records= began=$SECONDS
@@ -149,11 +151,25 @@ if has drivers; then
   for k in hopper wgmma; do start "fwd driver $k" "$gpu/fwd_driver" check "$k"; done
   start "bwd driver" "$gpu/bwd_hopper" check
 fi
+if has fuzz; then
+  start "fuzz planted errors" "$gpu/fuzz_driver" planted
+  start "fuzz two streams" "$gpu/fuzz_driver" streams "${FUZZ:-40}" "${SEED:-1}"
+  for k in $kernels; do
+    start "fuzz $k" "$gpu/fuzz_driver" rungs "$k" "$(backward_of "$k")" "${FUZZ:-40}" "${SEED:-1}"
+  done
+fi
 if has bits; then for k in $kernels; do start "bits $k" "$gpu/ladder_driver" bits "$k" "$(backward_of "$k")"; done; fi
 collect
 if has far; then
   start "far pipeline mma" "$gpu/ladder_driver" far pipeline mma
   start "far hopper" "$gpu/ladder_driver" far hopper hopper
+  collect
+  for k in $kernels; do # one rung after another, for memory
+    [ "$k" != naive ] || continue
+    start "far $k, 65535 heads" "$gpu/ladder_driver" far "$k" "$(backward_of "$k")" 100 6 100 65535 65535 64
+    collect
+  done
+  start "far warp, H T > 2^31" "$gpu/ladder_driver" far warp - 1 10923 3 65535 1 8
   collect
 fi
 unset DKV_GPU_GUARD
@@ -171,6 +187,7 @@ if has sanitize; then
         done
         clean $tool "$k $t $(basename $file)" "$dualkv" check $file --backend gpu --kernel "$k" --dtype "$t"
       done
+      clean $tool "$k fuzz" "$gpu/fuzz_driver" rungs "$k" "$(backward_of "$k")" "${FUZZ:-40}" "${SEED:-1}" 300
       case $k in naive | warp | shared)
         clean $tool "$k f32 huge_scores" "$dualkv" check tests/cases/huge_scores.safetensors --backend gpu --kernel "$k" ;;
       esac

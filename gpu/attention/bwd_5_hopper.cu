@@ -71,8 +71,8 @@ template <typename T, int D, bool ordered> using dkv_bwd5_choice = dkv_bwd5_conf
 DKV_BEGIN_C
 
 dkv_status dkv_gpu_bwd_hopper_workspace(const dkv_attention *problem, size_t *bytes) {
+  DKV_REQUIRE(bytes != nullptr, DKV_ERR_NULL, "gpu bwd on Hopper: bytes is NULL");
   *bytes = 0;
-  if (problem->layout->rows == 0) return DKV_OK;
   return dkv_bwd5_dispatch<dkv_bwd5_choice>(problem, [&](auto c) {
     *bytes = dkv_bwd5_lay<decltype(c)>(problem).bytes;
     return DKV_OK;
@@ -80,13 +80,11 @@ dkv_status dkv_gpu_bwd_hopper_workspace(const dkv_attention *problem, size_t *by
 }
 
 dkv_status dkv_gpu_bwd_hopper_prepare(const dkv_attention *problem) {
-  if (problem->layout->rows == 0) return DKV_OK;
   return dkv_bwd5_dispatch<dkv_bwd5_choice>(problem, [&](auto c) { return dkv_bwd5_prepare<decltype(c)>(problem); });
 }
 
 dkv_status dkv_gpu_bwd_hopper_run(const dkv_attention *problem) {
-  DKV_TRY(dkv_attention_check(problem, DKV_BACKWARD));
-  if (problem->layout->rows == 0) return DKV_OK;
+  DKV_TRY(dkv_gpu_problem_check(problem, DKV_BACKWARD));
   return dkv_bwd5_dispatch<dkv_bwd5_choice>(
       problem, [&](auto c) { return dkv_bwd5_run_around<decltype(c)>(problem, dkv_bwd5_launch<decltype(c)>); });
 }

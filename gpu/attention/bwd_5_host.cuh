@@ -16,6 +16,7 @@
 
 #include "gpu/attention/bwd_5_passes.cuh"
 #include "gpu/attention/bwd_5_roles.cuh"
+#include "gpu/attention/shape.h"
 #include "gpu/runtime/launch.h"
 
 /** Where things lie in the workspace, in bytes from its start; the header is at 0, the ticket at 128. */
@@ -52,14 +53,6 @@ template <class C> static dkv_bwd5_space dkv_bwd5_lay(const dkv_attention *a) {
   return s;
 }
 
-/** DKV_ERR_NOMEM unless the problem's workspace is large enough. */
-static dkv_status dkv_bwd5_check_space(const dkv_attention *a, const dkv_bwd5_space &s) {
-  const size_t given = a->workspace == nullptr ? 0 : a->workspace_bytes;
-  DKV_REQUIRE(given >= s.bytes, DKV_ERR_NOMEM, "gpu bwd on Hopper: a workspace of %zu bytes; this problem needs %zu",
-              given, s.bytes);
-  return DKV_OK;
-}
-
 /** Copies host memory into the workspace, in stream order, and returns when the host memory may go. */
 static dkv_status dkv_bwd5_upload(const dkv_attention *a, size_t at, const void *from, size_t bytes) {
   if (bytes == 0) return DKV_OK;
@@ -72,7 +65,7 @@ static dkv_status dkv_bwd5_upload(const dkv_attention *a, size_t at, const void 
 /** Writes header, lists and end[] into the workspace. */
 template <class C> static dkv_status dkv_bwd5_prepare(const dkv_attention *a) {
   const dkv_bwd5_space s = dkv_bwd5_lay<C>(a);
-  DKV_TRY(dkv_bwd5_check_space(a, s));
+  DKV_TRY(dkv_gpu_space_check(a->workspace, a->workspace_bytes, s.bytes));
   dkv_bwd5_plan plan;
   DKV_TRY(dkv_bwd5_make_plan(&plan, a, C::queries));
   const dkv_bwd5_header header = {(int32_t)plan.items.size(), plan.early, plan.slots};
@@ -104,8 +97,8 @@ template <class C> static dkv_bwd5_parameters dkv_bwd5_fill(const dkv_attention 
   p.heads = a->heads;
   p.kv_heads = a->kv_heads;
   p.group = a->heads / a->kv_heads;
-  p.scale = (float)a->scale;
-  p.scale_log2 = (float)(a->scale * 1.4426950408889634);
+  p.scale = dkv_gpu_clamp(a->scale);
+  p.scale_log2 = dkv_gpu_clamp(a->scale * 1.4426950408889634);
   return p;
 }
 
@@ -152,7 +145,7 @@ template <class C> static dkv_status dkv_bwd5_after(const dkv_attention *a, cons
  */
 template <class C, class Main> static dkv_status dkv_bwd5_run_around(const dkv_attention *a, Main main) {
   const dkv_bwd5_space s = dkv_bwd5_lay<C>(a);
-  DKV_TRY(dkv_bwd5_check_space(a, s));
+  DKV_TRY(dkv_gpu_space_check(a->workspace, a->workspace_bytes, s.bytes));
   const dkv_bwd5_parameters p = dkv_bwd5_fill<C>(a, s);
   dkv_bwd5_maps maps;
   DKV_TRY(dkv_bwd5_map<C>(&maps, a, p));
@@ -169,9 +162,18 @@ static dkv_status dkv_bwd5_choose(const dkv_attention *a, Act act) {
   return a->deterministic ? act(Choice<T, 128, true>()) : act(Choice<T, 128, false>());
 }
 
-/** The same, and for its dtype. @return what act returns; DKV_ERR_UNSUPPORTED for any other dtype or head size. */
+/**
+ * The same, and for its dtype; act is not called when T = 0.
+ * @return what act returns; DKV_ERR_NULL; DKV_ERR_RANGE (no heads); DKV_ERR_UNSUPPORTED for any other dtype or head
+ * size
+ */
 template <template <typename, int, bool> class Choice, class Act>
 static dkv_status dkv_bwd5_dispatch(const dkv_attention *a, Act act) {
+  DKV_REQUIRE(a != nullptr && a->layout != nullptr, DKV_ERR_NULL,
+              "gpu bwd on Hopper: problem and layout must not be NULL");
+  if (a->layout->rows == 0) return DKV_OK;
+  DKV_REQUIRE(a->heads >= 1 && a->kv_heads >= 1, DKV_ERR_RANGE, "gpu bwd on Hopper: H=%d, Hkv=%d; both must be > 0",
+              a->heads, a->kv_heads);
   DKV_REQUIRE(a->dtype == DKV_BF16 || a->dtype == DKV_F16, DKV_ERR_UNSUPPORTED,
               "gpu bwd on Hopper: dtype %s; this kernel takes bf16 and f16", dkv_dtype_name(a->dtype));
   DKV_REQUIRE(a->head_dim == 64 || a->head_dim == 128, DKV_ERR_UNSUPPORTED,

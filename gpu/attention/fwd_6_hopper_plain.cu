@@ -134,21 +134,22 @@ template <class T, int D> dkv_status launch(const dkv_attention *problem) {
 } // namespace
 
 extern "C" dkv_status dkv_gpu_fwd_wgmma_workspace(const dkv_attention *problem, size_t *bytes) {
-  DKV_REQUIRE(problem != nullptr && bytes != nullptr, DKV_ERR_NULL,
-              "wgmma forward: problem and bytes must not be NULL");
+  DKV_REQUIRE(problem != nullptr && problem->layout != nullptr && bytes != nullptr, DKV_ERR_NULL,
+              "wgmma forward: problem, layout and bytes must not be NULL");
   *bytes = dkv_work_bytes(problem->layout, ROWS, KEYS);
   return DKV_OK;
 }
 
 extern "C" dkv_status dkv_gpu_fwd_wgmma_prepare(const dkv_attention *problem) {
-  DKV_REQUIRE(problem != nullptr, DKV_ERR_NULL, "wgmma forward: problem must not be NULL");
+  DKV_REQUIRE(problem != nullptr && problem->layout != nullptr, DKV_ERR_NULL,
+              "wgmma forward: problem and layout must not be NULL");
   if (problem->layout->rows == 0) return DKV_OK;
   return dkv_work_write(problem->workspace, problem->workspace_bytes, problem->layout, ROWS, KEYS,
                         static_cast<cudaStream_t>(problem->stream));
 }
 
 extern "C" dkv_status dkv_gpu_fwd_wgmma_run(const dkv_attention *problem) {
-  DKV_TRY(dkv_attention_check(problem, DKV_FORWARD));
+  DKV_TRY(check(problem));
   if (problem->layout->rows == 0) return DKV_OK;
   if (problem->dtype == DKV_BF16)
     return problem->head_dim == 64 ? launch<__nv_bfloat16, 64>(problem) : launch<__nv_bfloat16, 128>(problem);

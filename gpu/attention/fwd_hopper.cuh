@@ -260,11 +260,22 @@ template <int D> __device__ __forceinline__ void change_sign(uint8_t *q, uint32_
   dkv_named_sync(barrier, GROUP_THREADS);
 }
 
+/** The first line of both rungs' run(). @return as dkv_gpu_problem_check; DKV_ERR_UNSUPPORTED (type, head size) */
+static inline dkv_status check(const dkv_attention *problem) {
+  DKV_TRY(dkv_gpu_problem_check(problem, DKV_FORWARD));
+  DKV_REQUIRE(problem->dtype == DKV_BF16 || problem->dtype == DKV_F16, DKV_ERR_UNSUPPORTED,
+              "gpu fwd on Hopper: dtype %s; this kernel takes bf16 and f16", dkv_dtype_name(problem->dtype));
+  DKV_REQUIRE(problem->head_dim == 64 || problem->head_dim == 128, DKV_ERR_UNSUPPORTED,
+              "gpu fwd on Hopper: head_dim %d; this kernel takes 64 and 128", problem->head_dim);
+  return DKV_OK;
+}
+
 /**
  * Arguments of a launch.
  * @param[out] a       overwritten
- * @param[in]  problem passed dkv_attention_check; T >= 1; workspace prepared with query tiles of `tile` rows
- * @return DKV_OK; DKV_ERR_NOMEM (workspace); DKV_ERR_UNSUPPORTED (too many items, |scale| > 1e30); DKV_ERR_CUDA
+ * @param[in]  problem passed check(); T >= 1; workspace prepared with query tiles of `tile` rows
+ * @return DKV_OK; DKV_ERR_NOMEM, DKV_ERR_RANGE (workspace); DKV_ERR_UNSUPPORTED (too many items, |scale| > 1e30);
+ *         DKV_ERR_CUDA
  */
 static inline dkv_status make_arguments(arguments *a, const dkv_attention *problem, int32_t tile) {
   const int32_t rows = problem->layout->rows, heads = problem->heads, kv_heads = problem->kv_heads;

@@ -17,6 +17,7 @@
 
 #include "common/attention.h"
 #include "gpu/attention/plan.h"
+#include "gpu/runtime/buffers.h"
 
 /** The numbers of a problem, as kernels take them. */
 struct dkv_gpu_shape {
@@ -68,15 +69,11 @@ static inline dkv_status dkv_gpu_workspace(size_t *bytes, const dkv_attention *p
   return DKV_OK;
 }
 
-/** Is the workspace there and large enough? Arguments as dkv_gpu_workspace. @return DKV_OK; DKV_ERR_NOMEM */
+/** Is the workspace fit for use? Arguments as dkv_gpu_workspace. @return as dkv_gpu_space_check */
 static inline dkv_status dkv_gpu_workspace_check(const dkv_attention *p, size_t own, dkv_gpu_tiling tiling) {
   size_t needed = 0;
   DKV_TRY(dkv_gpu_workspace(&needed, p, own, tiling));
-  DKV_REQUIRE(needed == 0 || p->workspace, DKV_ERR_NOMEM, "attention: workspace is NULL; this kernel needs %zu bytes",
-              needed);
-  DKV_REQUIRE(p->workspace_bytes >= needed, DKV_ERR_NOMEM, "attention: a workspace of %zu bytes; this kernel needs %zu",
-              p->workspace_bytes, needed);
-  return DKV_OK;
+  return dkv_gpu_space_check(p->workspace, p->workspace_bytes, needed);
 }
 
 /** prepare() of a rung: checks the workspace and uploads the plan. Arguments as dkv_gpu_workspace. */
@@ -94,7 +91,7 @@ static inline dkv_gpu_plan dkv_gpu_plan_of(const dkv_attention *p, size_t own, d
 /** run()'s first line: the shared checks, and the workspace. Arguments as dkv_gpu_workspace. */
 static inline dkv_status dkv_gpu_check(const dkv_attention *p, dkv_direction direction, size_t own,
                                        dkv_gpu_tiling tiling) {
-  DKV_TRY(dkv_attention_check(p, direction));
+  DKV_TRY(dkv_gpu_problem_check(p, direction));
   return dkv_gpu_workspace_check(p, own, tiling);
 }
 

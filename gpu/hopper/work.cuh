@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "common/tiles.h"
+#include "gpu/runtime/buffers.h"
 #include "gpu/runtime/device.h"
 
 /** One query tile and its steps. */
@@ -160,9 +161,16 @@ static inline void dkv_work_builder_free(dkv_work_builder *b) {
 }
 
 /**
+ * Most runs of all query tiles, from T and the depth alone.  A query tile has at most 3 depth + 5: an ancestor's range
+ * is a masked, a full and a masked run; its own range ends in the masked diagonal; and no key tile is in two runs.
+ */
+static inline int64_t dkv_work_most_runs(const dkv_layout *layout, int32_t rows, int32_t keys) {
+  return dkv_ceil_div(layout->rows, rows) * dkv_min(3 * (int64_t)layout->depth + 5, dkv_ceil_div(layout->rows, keys));
+}
+
+/**
  * Bytes of workspace that the lists may need, from T and the depth alone, so that run() can check them without the
- * layout's arrays.  A query tile has at most 3 depth + 5 runs: an ancestor's range is a masked, a full and a masked
- * run; its own range ends in the masked diagonal; and no key tile is in two runs.
+ * layout's arrays.
  * @param[in] layout rows and depth are read
  * @param[in] rows   query rows of a tile
  * @param[in] keys   keys of a tile
@@ -171,17 +179,17 @@ static inline void dkv_work_builder_free(dkv_work_builder *b) {
 static inline size_t dkv_work_bytes(const dkv_layout *layout, int32_t rows, int32_t keys) {
   if (layout->rows == 0) return 0;
   const dkv_work view = dkv_work_view(nullptr, layout->rows, rows, keys);
-  const int64_t most = dkv_min(3 * (int64_t)layout->depth + 5, dkv_ceil_div(layout->rows, keys));
-  return reinterpret_cast<size_t>(view.runs) + (size_t)(view.tile_count * most) * sizeof(dkv_key_run);
+  return reinterpret_cast<size_t>(view.runs) + (size_t)dkv_work_most_runs(layout, rows, keys) * sizeof(dkv_key_run);
 }
 
-/** A workspace of `bytes` that run() was given: DKV_ERR_NOMEM unless the lists fit. */
+/** A workspace of `bytes` that prepare() or run() was given. @return as dkv_gpu_space_check; DKV_ERR_RANGE (more than
+ * 2^31 runs) */
 static inline dkv_status dkv_work_check(const void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows,
                                         int32_t keys) {
-  const size_t needed = dkv_work_bytes(layout, rows, keys);
-  DKV_REQUIRE(workspace != nullptr && bytes >= needed, DKV_ERR_NOMEM, "the workspace has %zu bytes; %zu are needed",
-              workspace == nullptr ? (size_t)0 : bytes, needed);
-  return DKV_OK;
+  const int64_t runs = dkv_work_most_runs(layout, rows, keys);
+  DKV_REQUIRE(runs <= INT32_MAX, DKV_ERR_RANGE, "gpu: up to %lld runs of key tiles; the lists number at most %d",
+              (long long)runs, INT32_MAX);
+  return dkv_gpu_space_check(workspace, bytes, dkv_work_bytes(layout, rows, keys));
 }
 
 /**
@@ -213,13 +221,13 @@ static inline dkv_status dkv_work_fill(void *host, size_t *used, const dkv_layou
 }
 
 /**
- * Builds the lists and copies them into the workspace.
+ * Builds the lists and copies them into the workspace; returns when they are there.
  * @param[out] workspace device memory of at least dkv_work_bytes
  * @param[in]  bytes     its size
  * @param[in]  layout    the layout, T >= 1
  * @param[in]  rows,keys as for dkv_work_bytes
  * @param[in]  stream    the copy's stream
- * @return DKV_OK; DKV_ERR_NOMEM (host memory, or a workspace that is too small); DKV_ERR_CUDA
+ * @return DKV_OK; as dkv_work_check; DKV_ERR_NOMEM (host memory); DKV_ERR_CUDA
  */
 static inline dkv_status dkv_work_write(void *workspace, size_t bytes, const dkv_layout *layout, int32_t rows,
                                         int32_t keys, cudaStream_t stream) {
@@ -229,10 +237,11 @@ static inline dkv_status dkv_work_write(void *workspace, size_t bytes, const dkv
   DKV_REQUIRE(host != nullptr, DKV_ERR_NOMEM, "no memory for the tile lists of %d rows", layout->rows);
   dkv_status status = dkv_work_fill(host, &used, layout, rows, keys);
   if (status == DKV_OK) {
-    const cudaError_t error = cudaMemcpyAsync(workspace, host, used, cudaMemcpyHostToDevice, stream);
+    cudaError_t error = cudaMemcpyAsync(workspace, host, used, cudaMemcpyHostToDevice, stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream); /* host is freed below */
     if (error != cudaSuccess) status = dkv_gpu_fail(error, "copying tile lists");
   }
-  free(host); /* pageable memory: the copy has been staged when the call returns */
+  free(host);
   return status;
 }
 

@@ -4,7 +4,8 @@
  * at once.
  *
  *     ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS   packed and replicated, useful TFLOP/s
- *     ladder_driver far FORWARD BACKWARD     T H D > 2^31: against the rungs "shared", all elements
+ *     ladder_driver far FORWARD BACKWARD [P N R H HKV D]     T H D > 2^31, or a shape of one's own: against the rungs
+ *         "shared", all elements; BACKWARD "-": forward alone
  *     ladder_driver bits FORWARD BACKWARD    20 runs: equal bits where kernels.def promises them, and within bounds
  *     ladder_driver once FORWARD BACKWARD DTYPE D      a launch of each on 600 ragged rows: for compute-sanitizer
  *
@@ -51,7 +52,7 @@ static const void *random_tensor(size_t bytes, dkv_dtype dtype, uint32_t seed) {
   return p;
 }
 
-static void make(setup *s, int heads, int kv_heads, int dim, dkv_dtype dtype) {
+static void make(setup *s, int heads, int kv_heads, int dim, dkv_dtype dtype, bool backward = true) {
   size_t rows = (size_t)s->layout.rows, size = dkv_dtype_size(dtype);
   s->q_bytes = rows * heads * dim * size;
   s->kv_bytes = rows * kv_heads * dim * size;
@@ -66,9 +67,10 @@ static void make(setup *s, int heads, int kv_heads, int dim, dkv_dtype dtype) {
   s->a.q = random_tensor(s->q_bytes, dtype, 1);
   s->a.k = random_tensor(s->kv_bytes, dtype, 2);
   s->a.v = random_tensor(s->kv_bytes, dtype, 3);
-  s->a.dout = random_tensor(s->q_bytes, dtype, 4);
   s->a.o = memory(s->q_bytes);
   s->a.lse = memory(s->lse_bytes);
+  if (!backward) return;
+  s->a.dout = random_tensor(s->q_bytes, dtype, 4);
   s->a.dq = memory(s->q_bytes);
   s->a.dk = memory(s->kv_bytes);
   s->a.dv = memory(s->kv_bytes);
@@ -152,7 +154,7 @@ static int time_rungs(char **arg) {
 }
 
 /** sum[0] += (a - b)^2, sum[1] += b^2, sum[2] counts what is not finite. */
-__global__ void difference(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int64_t n, double *sum) {
+template <class T> __global__ void difference(const T *a, const T *b, int64_t n, double *sum) {
   double d2 = 0, b2 = 0, bad = 0;
   for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
     float x = (float)a[i], y = (float)b[i];
@@ -165,16 +167,16 @@ __global__ void difference(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int64
   atomicAdd(sum + 2, bad);
 }
 
-/** Relative Frobenius difference of two bf16 tensors within the bound, nothing NaN; the last part is judged alone too.
- */
-static int judge(const char *name, const void *a, const void *b, size_t bytes, double bound) {
+/** Relative Frobenius difference of two tensors of type T within the bound, nothing NaN; the last part is judged alone
+ * too. */
+template <class T> static int judge(const char *name, const void *a, const void *b, size_t bytes, double bound) {
   int failures = 0;
-  const int64_t n = (int64_t)(bytes / 2), tail = n < (1 << 22) ? n : (1 << 22);
+  const int64_t n = (int64_t)(bytes / sizeof(T)), tail = n < (1 << 22) ? n : (1 << 22);
   double *sum = (double *)memory(24), host[3];
   for (int part = 0; part < 2; ++part) {
     int64_t from = part ? n - tail : 0;
     must(gpu->fill(sum, 0, 24));
-    difference<<<512, 256>>>((const __nv_bfloat16 *)a + from, (const __nv_bfloat16 *)b + from, n - from, sum);
+    difference<<<512, 256>>>((const T *)a + from, (const T *)b + from, n - from, sum);
     must(gpu->download(host, sum, 24));
     double error = sqrt(host[0] / host[1]);
     bool good = error <= bound && host[2] == 0;
@@ -188,28 +190,38 @@ static int judge(const char *name, const void *a, const void *b, size_t bytes, d
 
 /** Both directions of a layout whose q has more than 2^31 elements, against the rungs "shared" (other index
  * arithmetic). */
-static int far(char **arg) {
+static int far(int count, char **arg) {
+  int size[6] = {17, 4112, 128, 32, 8, 128}; /* P N R H Hkv D */
+  for (int n = 2; n < count; ++n) size[n - 2] = atoi(arg[n]);
+  const bool backward = strcmp(arg[1], "-") != 0;
+  using bf = __nv_bfloat16;
   setup s;
-  s.layout = group(17, 4112, 128);
-  make(&s, 32, 8, 128, DKV_BF16);
-  printf("far: T H D = %lld\n", (long long)(s.q_bytes / 2));
+  s.layout = group(size[0], size[1], size[2]);
+  make(&s, size[3], size[4], size[5], DKV_BF16, backward);
+  printf("far: T = %d, H T = %lld, T H D = %lld\n", s.layout.rows, (long long)(s.lse_bytes / 4),
+         (long long)(s.q_bytes / 2));
   run(&s, find(DKV_FORWARD, "shared"), 0);
-  void *o = s.a.o, *o2 = memory(s.q_bytes);
+  void *o = s.a.o, *o2 = memory(s.q_bytes), *lse = s.a.lse, *lse2 = memory(s.lse_bytes);
   s.a.o = o2;
+  s.a.lse = lse2;
   run(&s, find(DKV_FORWARD, arg[0]), 0);
-  int failures = judge("o", o2, o, s.q_bytes, 2 * 3e-3);
+  int failures = judge<bf>("o", o2, o, s.q_bytes, 2 * 3e-3) + judge<float>("lse", lse2, lse, s.lse_bytes, 2 * 2e-6);
   s.a.o = o;
+  s.a.lse = lse;
   gpu->release(o2);
-  run(&s, find(DKV_BACKWARD, "shared"), 0);
-  void *want[3] = {s.a.dq, s.a.dk, s.a.dv};
-  s.a.dq = memory(s.q_bytes);
-  s.a.dk = memory(s.kv_bytes);
-  s.a.dv = memory(s.kv_bytes);
-  run(&s, find(DKV_BACKWARD, arg[1]), 0);
-  failures += judge("dq", s.a.dq, want[0], s.q_bytes, 2 * 3.5e-3);
-  failures += judge("dk", s.a.dk, want[1], s.kv_bytes, 2 * 3.5e-3);
-  failures += judge("dv", s.a.dv, want[2], s.kv_bytes, 2 * 3.5e-3);
-  for (void *p : want) gpu->release(p);
+  gpu->release(lse2);
+  if (backward) {
+    run(&s, find(DKV_BACKWARD, "shared"), 0);
+    void *want[3] = {s.a.dq, s.a.dk, s.a.dv};
+    s.a.dq = memory(s.q_bytes);
+    s.a.dk = memory(s.kv_bytes);
+    s.a.dv = memory(s.kv_bytes);
+    run(&s, find(DKV_BACKWARD, arg[1]), 0);
+    failures += judge<bf>("dq", s.a.dq, want[0], s.q_bytes, 2 * 3.5e-3);
+    failures += judge<bf>("dk", s.a.dk, want[1], s.kv_bytes, 2 * 3.5e-3);
+    failures += judge<bf>("dv", s.a.dv, want[2], s.kv_bytes, 2 * 3.5e-3);
+    for (void *p : want) gpu->release(p);
+  }
   drop(&s);
   return failures;
 }
@@ -317,10 +329,10 @@ int main(int argc, char **argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   must(dkv_gpu_backend(&gpu));
   if (argc == 12 && !strcmp(argv[1], "time")) return time_rungs(argv + 2);
-  if (argc == 4 && !strcmp(argv[1], "far")) return far(argv + 2) != 0;
+  if ((argc == 4 || argc == 10) && !strcmp(argv[1], "far")) return far(argc - 2, argv + 2) != 0;
   if (argc == 4 && !strcmp(argv[1], "bits")) return bits(argv + 2) != 0;
   if (argc == 6 && !strcmp(argv[1], "once")) return once(argv + 2);
-  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS | far FORWARD BACKWARD |\n"
-         "  bits FORWARD BACKWARD | once FORWARD BACKWARD DTYPE D\n");
+  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS |\n"
+         "  far FORWARD BACKWARD [P N R H HKV D] | bits FORWARD BACKWARD | once FORWARD BACKWARD DTYPE D\n");
   return 2;
 }
