@@ -5,7 +5,8 @@
 PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of
 the predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path
 positions and a dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a
-process of its own, in turns, so that neither waits for the other's threads; medians of all turns, peak memory of the
+process of its own; they take turns, one update each, so that a moment in which the machine is slow meets all of them, with a
+pause in between in which the threads of the last fall asleep.  Medians of all updates but the first two, peak memory of the
 whole process.  Our side computes the last layer where it predicts only, as ever; "whole" is our time when it does not.
 --json adds the results to a file, in the place of older ones of the same shape and layout.
 """
@@ -18,19 +19,19 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-#         L, C,   F,    V,    H, Hkv, D,  P,   N,  R, repeats
+#         L, C,   F,    V,    H, Hkv, D,  P,   N,  R, updates
 SHAPES = {
-    "demo": (2, 96, 256, 16, 4, 2, 32, 232, 16, 11, 20),
-    "hidden 512": (4, 512, 1536, 2048, 8, 4, 64, 512, 16, 64, 3),
+    "demo": (2, 96, 256, 16, 4, 2, 32, 232, 16, 11, 100),
+    "hidden 512": (4, 512, 1536, 2048, 8, 4, 64, 512, 16, 64, 13),
 }
 
 
 def torch_side(shape, layout, threads):
     import resource
-    import time
 
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -73,6 +74,7 @@ def torch_side(shape, layout, threads):
 
     seconds = []
     for turn in range(repeats + 2):  # two to warm up
+        sys.stdin.readline()  # our turn
         begin = time.perf_counter()
         (log_probabilities() * weight).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
@@ -80,14 +82,27 @@ def torch_side(shape, layout, threads):
         optimizer.zero_grad(set_to_none=True)
         if turn >= 2:
             seconds.append(1e3 * (time.perf_counter() - begin))
+        print(flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"median_ms": statistics.median(seconds), "fastest_ms": min(seconds), "peak_mib": peak,
                       "torch": torch.__version__}))
 
 
-def run(command, threads):
+def run(commands, repeats, threads):
+    """Starts the programs and gives each the word for one update in turn. Returns what each prints in the end."""
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
-    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    sides = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             for command in commands]
+    for _ in range(repeats + 2):
+        for side in sides:
+            side.stdin.write("\n")
+            side.stdin.flush()
+            side.stdout.readline()
+            time.sleep(0.02)
+    results = [json.loads(side.communicate()[0]) for side in sides]
+    if any(side.returncode for side in sides):
+        sys.exit("bench_torch: a side failed")
+    return results
 
 
 def source(args, torch_result):
@@ -103,7 +118,6 @@ def main():
     parser = argparse.ArgumentParser(description="The same update in C and in PyTorch.")
     parser.add_argument("--build", default="build", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--shape", choices=list(SHAPES), action="append")
     parser.add_argument("--layout", choices=["packed", "replicated"], action="append")
     parser.add_argument("--json", type=pathlib.Path)
@@ -119,19 +133,16 @@ def main():
     print(f"{'shape':12}{'layout':12}{'C ms':>9}{'whole':>9}{'torch ms':>10}{'ratio':>7}{'C MiB':>8}{'torch MiB':>10}  C time in")
     for name in args.shape or SHAPES:
         for layout in args.layout or ("packed", "replicated"):
-            ours, whole, theirs = [], [], []
-            for _ in range(args.turns):
-                numbers = [str(n) for n in SHAPES[name]]
-                ours.append(run([program, *numbers[:-1], layout, numbers[-1]], args.threads))
-                whole.append(run([program, *numbers[:-1], layout + "-whole", numbers[-1]], args.threads))
-                side = ["--threads", str(args.threads), "--torch-side", name, layout]
-                theirs.append(run([sys.executable, __file__, *side], args.threads))
-            c, w, t = (statistics.median(r["median_ms"] for r in side) for side in (ours, whole, theirs))
-            c_mib, t_mib = (max(r["peak_mib"] for r in side) for side in (ours, theirs))
-            shares = {k[6:]: statistics.median(r[k] for r in ours) for k in ours[0] if k.startswith("share_")}
+            numbers = [str(n) for n in SHAPES[name]]
+            c_side, w_side = ([program, *numbers[:-1], layout + kind, numbers[-1]] for kind in ("", "-whole"))
+            t_side = [sys.executable, __file__, "--threads", str(args.threads), "--torch-side", name, layout]
+            ours, whole, theirs = run([c_side, w_side, t_side], SHAPES[name][-1], args.threads)
+            c, w, t = (side["median_ms"] for side in (ours, whole, theirs))
+            c_mib, t_mib = ours["peak_mib"], theirs["peak_mib"]
+            shares = {k[6:]: v for k, v in ours.items() if k.startswith("share_")}
             results.append({"shape": name, "layout": layout, "c_ms": c, "c_whole_ms": w, "torch_ms": t, "ratio": t / c,
-                            "c_peak_mib": c_mib, "torch_peak_mib": t_mib, "c_planned_mib": ours[0]["planned_mib"],
-                            "c_shares": shares, "rows": ours[0]["rows"], "parameters": ours[0]["parameters"], **source(args, theirs[0])})
+                            "c_peak_mib": c_mib, "torch_peak_mib": t_mib, "c_planned_mib": ours["planned_mib"],
+                            "c_shares": shares, "rows": ours["rows"], "parameters": ours["parameters"], **source(args, theirs)})
             where = ", ".join(f"{k} {100 * v:.0f} %" for k, v in shares.items())
             print(f"{name:12}{layout:12}{c:9.1f}{w:9.1f}{t:10.1f}{t / c:7.2f}{c_mib:8.0f}{t_mib:10.0f}  {where}", flush=True)
     if args.json:

@@ -5,10 +5,11 @@
  *
  *     bench_update LAYERS WIDTH MLP VOCABULARY HEADS KV_HEADS HEAD_DIM PROMPT RESPONSES RESPONSE_LENGTH LAYOUT REPEATS
  *
- * LAYOUT is packed or replicated, with "-whole" behind it when the last layer is computed at all rows.  Prints one JSON
- * object.  The table of layers is wrapped: every call is timed, so "products" is the time inside linear layers and
- * nothing else, "attention" that inside the attention kernels, "head" that of LM head and softmax.  bench_torch.py
- * builds this, runs it, and runs the same update in PyTorch.
+ * LAYOUT is packed or replicated, with "-whole" behind it when the last layer is computed at all rows.  Before each
+ * update it waits for a line on its input, unless that has ended, and after it prints an empty one, so that several
+ * programs can take turns; in the end it prints one JSON object.  The table of layers is wrapped: every call is timed,
+ * so "products" is the time inside linear layers and nothing else, "attention" that inside the attention kernels,
+ * "head" that of LM head and softmax.  bench_torch.py builds this, runs it, and runs the same update in PyTorch.
  *
  * Read before: common/model/optimizer.h.  Read next: bench_torch.py.
  */
@@ -164,6 +165,8 @@ int main(int argc, char **argv) {
   double *seconds = malloc((size_t)repeats * sizeof *seconds);
   for (int32_t i = -2; i < repeats; ++i) { /* two to warm up */
     if (i == 0) memset(spent, 0, sizeof spent);
+    for (int c = getchar(); c != '\n' && c != EOF; c = getchar()) {
+    }
     double start = now();
     need(dkv_pass_set(&pass, &model, &batch));
     wrap_kernels(&pass);
@@ -174,6 +177,8 @@ int main(int argc, char **argv) {
     need(dkv_optimizer_step(&optimizer, &model, 1e-4, NULL));
     spent[ADAMW] += now() - step;
     if (i >= 0) seconds[i] = now() - start;
+    printf("\n");
+    fflush(stdout);
   }
   double total = 0.0;
   for (int32_t i = 0; i < repeats; ++i) total += seconds[i];
