@@ -99,10 +99,10 @@ def run(commands, repeats, threads):
             side.stdin.flush()
             side.stdout.readline()
             time.sleep(0.02)
-    results = [json.loads(side.communicate()[0]) for side in sides]
-    if any(side.returncode for side in sides):
+    last_words = [side.stdout.read() for side in sides]
+    if any(side.wait() for side in sides):
         sys.exit("bench_torch: a side failed")
-    return results
+    return [json.loads(words) for words in last_words]
 
 
 def source(args, torch_result):
