@@ -5,7 +5,7 @@
 PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of
 the predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path
 positions and a dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a
-process of its own; they take turns, one update each, so that a moment in which the machine is slow meets all of them, with a
+process of its own; they take turns of half a second or so, so that a moment in which the machine is slow meets all of them, with a
 pause in between in which the threads of the last fall asleep.  Medians of all updates but the first two, peak memory of the
 whole process.  Our side computes the last layer where it predicts only, as ever; "whole" is our time when it does not.
 --json adds the results to a file, in the place of older ones of the same shape and layout.
@@ -23,11 +23,12 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-#         L, C,   F,    V,    H, Hkv, D,  P,   N,  R, updates
+#         L, C,   F,    V,    H, Hkv, D,  P,   N,  R, updates (and two to warm up)
 SHAPES = {
-    "demo": (2, 96, 256, 16, 4, 2, 32, 232, 16, 11, 100),
+    "demo": (2, 96, 256, 16, 4, 2, 32, 232, 16, 11, 98),
     "hidden 512": (4, 512, 1536, 2048, 8, 4, 64, 512, 16, 64, 13),
 }
+TURN = {"demo": 20, "hidden 512": 1}  # updates at a time: the first of a turn finds threads asleep and caches cold
 
 
 def torch_side(shape, layout, threads):
@@ -88,16 +89,17 @@ def torch_side(shape, layout, threads):
                       "torch": torch.__version__}))
 
 
-def run(commands, repeats, threads):
-    """Starts the programs and gives each the word for one update in turn. Returns what each prints in the end."""
+def run(commands, updates, turn, threads):
+    """Starts the programs and gives each the word for `turn` updates in turn. Returns what each prints in the end."""
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
     sides = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
              for command in commands]
-    for _ in range(repeats + 2):
+    for _ in range((updates + 2) // turn):
         for side in sides:
-            side.stdin.write("\n")
+            side.stdin.write("\n" * turn)
             side.stdin.flush()
-            side.stdout.readline()
+            for _ in range(turn):
+                side.stdout.readline()
             time.sleep(0.02)
     last_words = [side.stdout.read() for side in sides]
     if any(side.wait() for side in sides):
@@ -136,7 +138,7 @@ def main():
             numbers = [str(n) for n in SHAPES[name]]
             c_side, w_side = ([program, *numbers[:-1], layout + kind, numbers[-1]] for kind in ("", "-whole"))
             t_side = [sys.executable, __file__, "--threads", str(args.threads), "--torch-side", name, layout]
-            ours, whole, theirs = run([c_side, w_side, t_side], SHAPES[name][-1], args.threads)
+            ours, whole, theirs = run([c_side, w_side, t_side], SHAPES[name][-1], TURN[name], args.threads)
             c, w, t = (side["median_ms"] for side in (ours, whole, theirs))
             c_mib, t_mib = ours["peak_mib"], theirs["peak_mib"]
             shares = {k[6:]: v for k, v in ours.items() if k.startswith("share_")}
