@@ -154,7 +154,7 @@ fi
 if has fuzz; then
   start "fuzz planted errors" "$gpu/fuzz_driver" planted
   start "fuzz two streams" "$gpu/fuzz_driver" streams "${FUZZ:-40}" "${SEED:-1}"
-  for k in $kernels; do
+  for k in ${KERNELS:-all}; do
     start "fuzz $k" "$gpu/fuzz_driver" rungs "$k" "$(backward_of "$k")" "${FUZZ:-40}" "${SEED:-1}"
   done
 fi

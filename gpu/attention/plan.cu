@@ -106,7 +106,8 @@ void build_keys(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, job
   write_order(jobs, tiles, host.key_order);
 }
 
-void build_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, job *jobs, dkv_range *ranges) {
+/** Returns how many spans there are: often far fewer than there is room for, for touching ones are merged. */
+int32_t build_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, job *jobs, dkv_range *ranges) {
   int32_t tiles = tile_count(layout->rows, tiling.query_rows), used = 0;
   for (int32_t t = 0; t < tiles; ++t) {
     host.span_first[t] = used;
@@ -117,6 +118,7 @@ void build_queries(const dkv_layout *layout, dkv_gpu_tiling tiling, image host, 
   }
   host.span_first[tiles] = used;
   write_order(jobs, tiles, host.query_order);
+  return used;
 }
 
 } // namespace
@@ -142,11 +144,11 @@ dkv_status dkv_gpu_plan_upload(const dkv_layout *layout, dkv_gpu_tiling tiling, 
     status = dkv_fail(DKV_ERR_NOMEM, "gpu: no host memory for a plan of %zu bytes", bytes);
   } else {
     image host;
-    place(layout->rows, tiling, staging, &host);
+    size_t used = place(layout->rows, tiling, staging, &host);
     memcpy(host.end, layout->end, (size_t)layout->rows * sizeof *host.end);
     build_keys(layout, tiling, host, jobs);
-    build_queries(layout, tiling, host, jobs, ranges);
-    cudaError_t error = cudaMemcpyAsync(memory, staging, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
+    used += (size_t)build_queries(layout, tiling, host, jobs, ranges) * sizeof(dkv_gpu_span);
+    cudaError_t error = cudaMemcpyAsync(memory, staging, used, cudaMemcpyHostToDevice, (cudaStream_t)stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize((cudaStream_t)stream); /* staging is freed below */
     if (error != cudaSuccess) status = dkv_gpu_fail(error, "copying the plan");
   }

@@ -59,9 +59,9 @@ static forest draw_forest(dice &d, int32_t most) {
   forest f;
   f.kind = (int32_t)d.draw(8);
   int32_t segments = 1 + (int32_t)d.draw(14), longest = 1 + (int32_t)d.draw(400), left = most;
-  if (f.kind == 4) segments = 100 + (int32_t)d.draw(3000), longest = 2; /* very many, very short */
-  if (f.kind == 5) segments = 20 + (int32_t)d.draw(200), longest = 9;   /* a chain, deep */
-  if (f.kind == 6) longest = 1 + (int32_t)d.draw(2);                    /* hardly any rows */
+  if (f.kind == 4) segments = 100 + (int32_t)d.draw(3000), longest = 2;                  /* very many, very short */
+  if (f.kind == 5) segments = 20 + (int32_t)d.draw(d.draw(4) ? 200 : 3000), longest = 9; /* a chain, deep */
+  if (f.kind == 6) longest = 1 + (int32_t)d.draw(2);                                     /* hardly any rows */
   for (int32_t s = 0; s < segments; ++s) {
     int32_t parent = s - 1;
     if (f.kind <= 1 || f.kind == 4 || f.kind == 6)

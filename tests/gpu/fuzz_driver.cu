@@ -2,7 +2,8 @@
  * @file fuzz_driver.cu
  * @brief Random problems (fuzz_case.cuh) for rungs of the GPU backend, for as many seconds as one likes.
  *
- *     fuzz_driver rungs FORWARD BACKWARD SECONDS SEED [ROWS]   problem after problem; 0 seconds: that seed alone
+ *     fuzz_driver rungs FORWARD BACKWARD SECONDS SEED [ROWS]   problem after problem; 0 seconds: that seed alone;
+ *                                                              "all all": each problem draws its own pair of rungs
  *     fuzz_driver streams SECONDS SEED                         the same from two host threads, each with its own stream
  *     fuzz_driver planted                                      errors planted into the results: each must be found
  *
@@ -165,6 +166,12 @@ static std::string name_shape(const problem &p, const manner &m, uint64_t seed, 
   return out;
 }
 
+/** NaN in a few places of an input: results are then anybody's, but a run must end, and repeat its bits. */
+static void poison(problem &p, int t, dice &d) {
+  size_t bytes = p.tensor[t].bytes, at = bytes ? d.draw((uint32_t)bytes) / 16 * 16 : 0;
+  if (bytes) must(gpu->fill((char *)p.tensor[t].at + at, 0xff, 16), "poison");
+}
+
 /** One problem, both directions. @return "" or what was wrong, with the shape. */
 static finding one(uint64_t seed, const manner &m) {
   last_seed = at_seed = seed;
@@ -182,12 +189,14 @@ static finding one(uint64_t seed, const manner &m) {
   answer.make(DKV_F32);
   fill_inputs(answer, (uint32_t)seed);
   for (int t = Q; t <= DOUT; ++t) copy_tensor(p, answer, t), copy_tensor(answer, p, t);
+  bool poisoned = d.draw(16) == 0;
+  for (int t = Q; t <= DOUT && poisoned; ++t) poison(p, t, d), copy_tensor(answer, p, t);
   finding wrong;
   for (int direction = 0; direction < 2 && wrong.empty(); ++direction) {
     launch(answer, judge_of(m.kernel[direction]), 1);
     wrong = conduct(p, m, direction);
     const int first = direction == DKV_FORWARD ? O : DQ, last = direction == DKV_FORWARD ? LSE : DV;
-    for (int t = first; t <= last && wrong.empty() && p.layout.rows > 0; ++t) wrong = near(p, answer, t);
+    for (int t = first; t <= last && wrong.empty() && p.layout.rows > 0 && !poisoned; ++t) wrong = near(p, answer, t);
     for (int t = O; t <= LSE && direction == DKV_FORWARD; ++t) copy_tensor(p, answer, t), copy_tensor(answer, p, t);
     if (!wrong.empty()) wrong = (direction ? "backward: " : "forward: ") + wrong + "; " + name_shape(p, m, seed, f);
   }
@@ -198,13 +207,29 @@ static double now(void) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/** Problems with seeds seed, seed + step, ... until the time is over or one fails. @return failures. */
-static int run_for(double seconds, uint64_t seed, uint64_t step, manner m, const char *name) {
+/** The kernel of a direction that a seed draws. */
+static const dkv_kernel *any_kernel(dkv_direction direction, uint64_t seed) {
+  std::vector<const dkv_kernel *> some;
+  for (int32_t n = 0; n < gpu->kernel_count; ++n)
+    if (gpu->kernels[n].direction == direction && gpu->kernels[n].available() == DKV_OK)
+      some.push_back(&gpu->kernels[n]);
+  dice d(seed + (direction == DKV_FORWARD ? 0 : 1u << 30));
+  return some[d.draw((uint32_t)some.size())];
+}
+
+/**
+ * Problems with seeds seed, seed + 1, ... until the time is over or one fails.
+ * @param[in] m kernels NULL: each problem draws them
+ * @return failures
+ */
+static int run_for(double seconds, uint64_t seed, const manner &m, const char *name) {
   double end = now() + seconds;
   long problems = 0;
   do {
-    finding wrong = one(seed, m);
-    seed += step;
+    manner now_with = m;
+    for (int direction = 0; direction < 2; ++direction)
+      if (!m.kernel[direction]) now_with.kernel[direction] = any_kernel((dkv_direction)direction, seed);
+    finding wrong = one(seed++, now_with);
     ++problems;
     if (wrong.empty()) continue;
     printf("FAIL %s, problem %ld: %s\n", name, problems, wrong.c_str());
@@ -228,7 +253,7 @@ static int streams(double seconds, uint64_t seed) {
         const char *const *pair = rungs[(n + t * (n / 4)) % 4];
         manner m = {{find(DKV_FORWARD, pair[0]), find(DKV_BACKWARD, pair[1])}, 1500, stream, NOTHING};
         std::string name = "thread " + std::to_string(t) + " " + pair[0] + "/" + pair[1];
-        failures += run_for(seconds / 8, seed + (uint64_t)(1000000 * t + 10000 * n), 1, m, name.c_str());
+        failures += run_for(seconds / 8, seed + (uint64_t)(1000000 * t + 10000 * n), m, name.c_str());
       }
       cuda_must(cudaStreamDestroy(stream), "stream");
     });
@@ -260,10 +285,13 @@ int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "planted")) return planted() != 0;
   if (argc == 4 && !strcmp(argv[1], "streams")) return streams(atof(argv[2]), strtoull(argv[3], nullptr, 10)) != 0;
   if ((argc == 6 || argc == 7) && !strcmp(argv[1], "rungs")) {
-    manner m = {
-        {find(DKV_FORWARD, argv[2]), find(DKV_BACKWARD, argv[3])}, argc == 7 ? atoi(argv[6]) : 3000, nullptr, NOTHING};
+    bool all = !strcmp(argv[2], "all");
+    manner m = {{all ? nullptr : find(DKV_FORWARD, argv[2]), all ? nullptr : find(DKV_BACKWARD, argv[3])},
+                argc == 7 ? atoi(argv[6]) : 3000,
+                nullptr,
+                NOTHING};
     std::string name = std::string(argv[2]) + "/" + argv[3];
-    return run_for(atof(argv[4]), strtoull(argv[5], nullptr, 10), 1, m, name.c_str()) != 0;
+    return run_for(atof(argv[4]), strtoull(argv[5], nullptr, 10), m, name.c_str()) != 0;
   }
   printf("usage: fuzz_driver rungs FORWARD BACKWARD SECONDS SEED [ROWS] | streams SECONDS SEED | planted\n");
   return 2;
