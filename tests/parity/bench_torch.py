@@ -5,9 +5,10 @@
 PyTorch runs transformers' Qwen3ForCausalLM in float32 as a careful user would: scaled_dot_product_attention, logits of
 the predicting rows only, fused AdamW, foreach gradient clipping.  Packed, it gets the packed rows with their path
 positions and a dense additive mask; replicated, an ordinary [N, P+R] batch with a causal mask.  Each side runs in a
-process of its own; they take turns of half a second or so, so that a moment in which the machine is slow meets all of them, with a
-pause in between in which the threads of the last fall asleep.  Medians of all updates but the first two, peak memory of the
-whole process.  Our side computes the last layer where it predicts only, as ever; "whole" is our time when it does not.
+process of its own; they take turns of half a second or so, so that a moment in which the machine is slow meets all of
+them, with a pause in between in which the threads of the last fall asleep.  Medians of all updates but the first two,
+peak memory of the whole process.  Our side computes the last layer where it predicts only, as ever; "whole" is our time
+when it does not.
 --json adds the results to a file, in the place of older ones of the same shape and layout.
 """
 
@@ -151,7 +152,8 @@ def main():
         done = {(r["shape"], r["layout"]) for r in results}
         old = json.loads(args.json.read_text())["results"] if args.json.exists() else []
         kept = [r for r in old if (r["shape"], r["layout"]) not in done]
-        args.json.write_text(json.dumps({"shapes": SHAPES, "results": kept + results}, indent=1) + "\n")
+        results = sorted(kept + results, key=lambda r: (list(SHAPES).index(r["shape"]), r["layout"]))
+        args.json.write_text(json.dumps({"shapes": SHAPES, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
