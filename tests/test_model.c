@@ -215,6 +215,45 @@ Test(model, rows_that_do_not_predict_are_spared_in_the_last_layer_alone) {
   }
 }
 
+/* The same for forests: rows that predict the first rows of several children, segments of one row, trees in which
+ * nothing predicts beside trees in which something does; and a batch in which no row predicts at all. */
+Test(model, the_spared_last_layer_of_forests_equals_the_whole_one) {
+  int none = 0, shared = 0;
+  for (uint64_t seed = 100; seed < 124; ++seed) {
+    const dkv_model_options options = {.threads = 1 + (int32_t)(seed % 3), .recompute = seed % 2 == 1};
+    struct forest forest;
+    struct tiny batch;
+    dkv_model model;
+    dkv_layout layout;
+    forest_random(&forest, seed);
+    EXPECT_OK(dkv_layout_forest(&layout, forest.segments, forest.parent, forest.length));
+    tiny_batch(&batch, layout, seed);
+    tiny_model(&model, seed % 2 == 0, seed, &options);
+    if (seed % 6 == 0) batch.pair_count = batch.batch.pair_count = 0;
+    model.options.whole_last_layer = true;
+    tiny_gradient(&batch, &model);
+    float *want = copy_of(model.grads.data, model.grads.count);
+    float *logprob = copy_of(batch.logprob, batch.pair_count);
+    model.options.whole_last_layer = false;
+    tiny_gradient(&batch, &model);
+    none += batch.pair_count == 0 && batch.layout.rows > 0;
+    shared += batch.pass.source_count < batch.pair_count;
+    for (int64_t j = 0; batch.pair_count == 0 && j < model.grads.count; ++j)
+      cr_assert(model.grads.data[j] == 0.0f && want[j] == 0.0f, "seed %llu: a gradient from nothing",
+                (unsigned long long)seed);
+    if (batch.pair_count > 0) expect_close("logprob", seed, batch.logprob, logprob, 1, batch.pair_count, BOUND);
+    for (int32_t i = 0; batch.pair_count > 0 && i < model.grads.view_count; ++i) {
+      const dkv_param *v = &model.grads.view[i];
+      expect_close(v->name, seed, model.grads.data + v->offset, want + v->offset, v->rows, v->cols, BOUND);
+    }
+    free(want);
+    free(logprob);
+    tiny_free(&batch);
+    dkv_model_free(&model);
+  }
+  cr_assert(none > 2 && shared > 4, "%d without a row that predicts, %d with one that predicts several", none, shared);
+}
+
 /* The last token of a response need not be a row: its id is given instead. */
 Test(model, target_ids_spare_the_last_row_of_each_response) {
   const int32_t whole[] = {4, 1, 3}, spared[] = {3, 0, 2};

@@ -137,6 +137,35 @@ Test(policy_loss, derivative_matches_finite_differences_for_every_method) {
     }
 }
 
+/* A ratio of e^25 is held at e^20 and k3 likewise: constants, so their derivative is 0, as differences say; a slope of
+ * e^20 there would drown every other token of the step. */
+Test(policy_loss, a_held_exponent_has_no_derivative) {
+  const int32_t begin[] = {0, 1};
+  const double advantage = -1;
+  const float old = -26, reference[] = {-26, -3}, entropy = 1;
+  for (size_t m = 0; m < sizeof methods / sizeof methods[0]; ++m)
+    for (int far = 0; far < 2; ++far) {
+      dkv_policy_config config = preset(methods[m]);
+      const dkv_normaliser total = {1, 1};
+      double loss[3], size = config.aggregation == DKV_SEQUENCE_CONSTANT ? config.max_length : 1;
+      float slope = 0, dentropy;
+      config.kl_weight = 0.5;
+      for (int i = 0; i < 3; ++i) {
+        const float logprob[] = {-1.25f, -0.75f, -1};
+        dkv_policy_stats stats = {0};
+        dkv_policy_batch batch = {1, begin, &advantage, NULL, &logprob[i], &old, &reference[far], &entropy};
+        cr_assert_eq(dkv_policy_loss(&stats, &slope, &dentropy, &batch, &config, &total), DKV_OK);
+        loss[i] = stats.loss;
+      }
+      double kl = far == 0 ? 0 : -0.5 * expm1(-2); /* at lp = -1 */
+      double want = ((config.surrogate == DKV_SURROGATE_CISPO ? 5 : 0) + kl) / size;
+      cr_assert(fabs((double)slope - want) <= 1e-6 * fabs(want), "%s: slope %g, not %g", methods[m], (double)slope,
+                want);
+      cr_assert(fabs((loss[1] - loss[0]) / 0.5 - want) < 0.02, "%s: difference %g, slope %g", methods[m],
+                (loss[1] - loss[0]) / 0.5, want);
+    }
+}
+
 Test(policy_loss, unchanged_by_micro_batch_split) {
   for (size_t m = 0; m < sizeof methods / sizeof methods[0]; ++m) {
     dkv_policy_config config = preset(methods[m]);

@@ -92,6 +92,10 @@ static double token_weight(const dkv_policy_config *config, const dkv_normaliser
 
 static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
+/** The exponent as it enters exp, and whether it is held there: then what comes out is constant, with derivative 0. */
+static double hold(double x) { return clamp(x, -MAX_LOG_RATIO, MAX_LOG_RATIO); }
+static bool is_held(double x) { return fabs(x) > MAX_LOG_RATIO; }
+
 /** A token's surrogate and its derivative by log r (which is the derivative by lp). */
 typedef struct term {
   double value, slope;
@@ -115,27 +119,31 @@ static term clipped(double r, double advantage, const dkv_policy_config *config,
   return (term){-r * advantage, -r * advantage}; /* dr / d lp = r */
 }
 
-/** The surrogate of token i under the configured method; `sequence` is GSPO's ratio of the whole response. */
+/** The surrogate of token i under the configured method; `sequence` is GSPO's log-ratio of the whole response. */
 static term surrogate(const dkv_policy_batch *batch, int32_t i, double advantage, double sequence,
                       const dkv_policy_config *config, dkv_policy_stats *stats) {
   double lp = (double)batch->logprob[i];
-  double r = exp(clamp(lp - (double)batch->old[i], -MAX_LOG_RATIO, MAX_LOG_RATIO));
+  double own = lp - (double)batch->old[i], r = exp(hold(own));
   stats->ratio += r;
-  if (config->surrogate == DKV_SURROGATE_GSPO) return clipped(sequence, advantage, config, stats);
-  if (config->surrogate == DKV_SURROGATE_CLIP) return clipped(r, advantage, config, stats);
+  if (config->surrogate != DKV_SURROGATE_CISPO) {
+    double gap = config->surrogate == DKV_SURROGATE_GSPO ? sequence : own;
+    term token = clipped(exp(hold(gap)), advantage, config, stats);
+    if (is_held(gap)) token.slope = 0;
+    return token;
+  }
   double weight = clamp(r, 1 - config->clip_low, 1 + config->clip_high);
   stats->clipped_high += r > 1 + config->clip_high;
   stats->clipped_low += r < 1 - config->clip_low;
   return (term){-weight * advantage * lp, -weight * advantage};
 }
 
-/** GSPO's ratio: exp of the mean log-ratio over the response. Its derivative by each lp is ratio / length, and the
- * sequence's loss is repeated on `length` tokens of weight w, so each token's slope is the plain one. */
-static double sequence_ratio(const dkv_policy_batch *batch, int32_t n) {
+/** GSPO's log-ratio: the mean of those of the response. The derivative of its exp by each lp is ratio / length, and
+ * the sequence's loss is repeated on `length` tokens of weight w, so each token's slope is the plain one. */
+static double sequence_log_ratio(const dkv_policy_batch *batch, int32_t n) {
   double sum = 0;
   for (int32_t i = batch->begin[n]; i < batch->begin[n + 1]; ++i)
     sum += (double)batch->logprob[i] - (double)batch->old[i];
-  return exp(clamp(sum / (batch->begin[n + 1] - batch->begin[n]), -MAX_LOG_RATIO, MAX_LOG_RATIO));
+  return sum / (batch->begin[n + 1] - batch->begin[n]);
 }
 
 static dkv_status check_values(const dkv_policy_batch *batch, const dkv_policy_config *config) {
@@ -160,16 +168,16 @@ static dkv_status check_values(const dkv_policy_batch *batch, const dkv_policy_c
 static void response_loss(dkv_policy_stats *stats, float *dlogprob, float *dentropy, const dkv_policy_batch *batch,
                           int32_t n, const dkv_policy_config *config, const dkv_normaliser *total) {
   double w = token_weight(config, total, batch->begin[n + 1] - batch->begin[n]);
-  double sequence = config->surrogate == DKV_SURROGATE_GSPO ? sequence_ratio(batch, n) : 0;
+  double sequence = config->surrogate == DKV_SURROGATE_GSPO ? sequence_log_ratio(batch, n) : 0;
   for (int32_t i = batch->begin[n]; i < batch->begin[n + 1]; ++i) {
     term token = surrogate(batch, i, batch->advantage[n], sequence, config, stats);
     double loss = token.value, slope = token.slope;
     if (config->kl_weight > 0) {
-      double gap = clamp((double)batch->reference[i] - (double)batch->logprob[i], -MAX_LOG_RATIO, MAX_LOG_RATIO);
+      double far = (double)batch->reference[i] - (double)batch->logprob[i], gap = hold(far);
       double k3 = expm1(gap) - gap; /* expm1: near 0 the three terms of k3 cancel */
       stats->kl += k3;
       loss += config->kl_weight * k3;
-      slope -= config->kl_weight * expm1(gap);
+      slope -= is_held(far) ? 0 : config->kl_weight * expm1(gap);
     }
     if (config->entropy_weight > 0) loss -= config->entropy_weight * (double)batch->entropy[i];
     if (batch->entropy != NULL) stats->entropy += (double)batch->entropy[i];

@@ -3,7 +3,8 @@
  * @brief The policy losses of GRPO, DAPO, Dr.GRPO, GSPO and CISPO, and their derivative by the log-probabilities.
  *
  * For token t of response n: lp = log pi(token), old = its log-probability when it was sampled, ref = under a frozen
- * reference, A = the response's advantage, r = exp(lp - old) with the exponent held in [-20, 20].
+ * reference, A = the response's advantage, r = exp(lp - old).  lp - old and ref - lp are held in [-20, 20], which every
+ * clip range lies within; a value that is held has no derivative.
  *
  *     clip     l = -min( r A, clip(r, 1 - low, 1 + high) A )            with dual clip c:  A < 0:  l = min(l, -c A)
  *     gspo     the same with one ratio per response, s = exp(mean_t(lp - old))
