@@ -253,6 +253,9 @@ Test(checkpoint, settings_that_are_not_built_are_refused_by_name) {
       {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}", "type is \"yarn\""},
       {"\"rope_parameters\": {\"rope_type\": \"linear\"}", "rope_type is \"linear\""},
       {"\"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary_factor is 0.5"},
+      {"\"partial_rotary_factor\": 0.25", "partial_rotary_factor is 0.25"},
+      {"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e6}}",
+       "rope_parameters has a block full_attention"},
       {"\"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9]", "eos_token_id has 9 entries"},
   };
   dkv_model_config c;
@@ -275,6 +278,8 @@ Test(checkpoint, malformed_configurations_are_refused_by_name) {
       {"{\"model_type\": \"qwen3\", \"num_hidden_layers\": -1}", "num_hidden_layers is -1"},
       {"{\"model_type\": \"qwen3\", \"tie_word_embeddings\": \"no\"}", "tie_word_embeddings is neither"},
       {"{\"model_type\": \"qwen3\", \"rope_parameters\": 3}", "rope_parameters is not an object"},
+      {"{\"model_type\": \"qwen3\", \"rope_scaling\": {\"factor\": 4}}", "has a factor, but no rope_type"},
+      {"{\"model_type\": \"qwen3\", \"layer_types\": \"sliding_attention\"}", "layer_types is not a list"},
       {"{\"model_type\": \"qwen3\", \"eos_token_id\": [1.5]}", "eos_token_id is neither"},
       {"{\"model_type\": \"qwen3\", \"rms_norm_eps\": []}", "rms_norm_eps is not a number"},
   };
@@ -283,6 +288,8 @@ Test(checkpoint, malformed_configurations_are_refused_by_name) {
     EXPECT_FAIL(DKV_ERR_FORMAT, cases[i][1], load_config(&c, cases[i][0]));
   EXPECT_FAIL(DKV_ERR_IO, "cannot open", dkv_model_config_load(&c, "/tmp/dkv_no_such_file.json"));
   EXPECT_FAIL(DKV_ERR_IO, "not a regular file", dkv_model_config_load(&c, "/tmp"));
+  EXPECT_FAIL(DKV_ERR_RANGE, "num_hidden_layers is 65537",
+              load_config(&c, "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 65537}"));
   EXPECT_FAIL(DKV_ERR_RANGE, "eos_token_id is 99",
               load_config(&c, "{\"model_type\": \"qwen3\", \"vocab_size\": 50, \"eos_token_id\": 99}"));
 }

@@ -5,6 +5,7 @@
  * Read before: common/model/optimizer.h, tests/support/tiny.h.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -184,7 +185,19 @@ Test(optimizer, resuming_refuses_what_does_not_fit_and_changes_nothing) {
   dkv_tensor nameless = {.dtype = DKV_I64, .rank = 0, .data = &first};
   EXPECT_FAIL(DKV_ERR_RANGE, "no name", dkv_resume_save(path, &tied, &a, &nameless, 1));
   cr_assert_eq(untied.params.data[0], first);
+  a.v[3] = NAN; /* diverged: the last good state stays */
+  EXPECT_FAIL(DKV_ERR_FORMAT, "element 3 of \"adamw.v\" is", dkv_resume_save(path, &tied, &a, NULL, 0));
+  a.v[3] = 0;
   EXPECT_OK(dkv_resume_load(path, &tied, &a, NULL)); /* the failed saves left the old file whole */
+  dkv_safetensors file;                              /* a weight damaged on the disk */
+  EXPECT_OK(dkv_safetensors_open(&file, path));
+  long at = (long)((const char *)dkv_safetensors_find(&file, "weights")->data - (const char *)file.mapping);
+  dkv_safetensors_close(&file);
+  FILE *damaged = fopen(path, "r+b");
+  const float infinite = INFINITY;
+  cr_assert(fseek(damaged, at, SEEK_SET) == 0 && fwrite(&infinite, sizeof infinite, 1, damaged) == 1);
+  fclose(damaged);
+  EXPECT_FAIL(DKV_ERR_FORMAT, "element 0 of \"weights\" is inf", dkv_resume_load(path, &tied, &a, NULL));
   unlink(path);
   dkv_optimizer_free(&a);
   dkv_optimizer_free(&b);

@@ -33,6 +33,8 @@ dkv_status dkv_model_config_check(const dkv_model_config *config) {
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
     DKV_REQUIRE(sizes[i].value >= 1 && sizes[i].value <= 1 << 24, DKV_ERR_RANGE, "%s is %d; it must be 1 to 2^24",
                 sizes[i].name, sizes[i].value);
+  DKV_REQUIRE(config->layers <= 1 << 16, DKV_ERR_RANGE, "num_hidden_layers is %d; it must be 1 to 2^16",
+              config->layers); /* each takes memory before a file of weights is looked at */
   DKV_REQUIRE(config->heads % config->kv_heads == 0, DKV_ERR_SHAPE,
               "num_attention_heads is %d, not a multiple of num_key_value_heads = %d", config->heads, config->kv_heads);
   DKV_REQUIRE(config->head_dim >= 8 && config->head_dim <= DKV_MAX_HEAD_DIM && config->head_dim % 8 == 0, DKV_ERR_SHAPE,
@@ -98,21 +100,36 @@ static dkv_status read_size(int32_t *out, const cJSON *root, const char *key, in
   return DKV_OK;
 }
 
+/** Refuses a block of blocks (one for each type of layer: its base would be missed) and a scaling that has no name. */
+static dkv_status refuse_nested(const cJSON *block, const char *name, const char *path) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, block) {
+    DKV_REQUIRE(!cJSON_IsObject(item), DKV_ERR_UNSUPPORTED,
+                "%s: %s has a block %.60s of its own; one rotation for all layers is built", path, name, item->string);
+  }
+  bool named = present(block, "rope_type") != NULL || present(block, "type") != NULL;
+  DKV_REQUIRE(named || present(block, "factor") == NULL, DKV_ERR_FORMAT,
+              "%s: %s has a factor, but no rope_type that says what it scales", path, name);
+  return DKV_OK;
+}
+
 /** The rotation's base: rope_parameters (transformers 5), or rope_theta with rope_scaling (transformers 4). */
 static dkv_status read_rope(dkv_model_config *out, const cJSON *root, const char *path) {
+  double share;
   DKV_TRY(read_number(&out->rope_theta, root, "rope_theta", 10000.0, path));
+  DKV_TRY(read_number(&share, root, "partial_rotary_factor", 1.0, path));
   const char *const blocks[] = {"rope_scaling", "rope_parameters"};
   for (int i = 0; i < 2; ++i) {
     const cJSON *block = present(root, blocks[i]);
     if (block == NULL) continue;
     DKV_REQUIRE(cJSON_IsObject(block), DKV_ERR_FORMAT, "%s: %s is not an object", path, blocks[i]);
+    DKV_TRY(refuse_nested(block, blocks[i], path));
     DKV_TRY(refuse_unless(block, "rope_type", "default", false, path));
     DKV_TRY(refuse_unless(block, "type", "default", false, path)); /* the older spelling of rope_type */
-    double share;
-    DKV_TRY(read_number(&share, block, "partial_rotary_factor", 1.0, path));
-    DKV_REQUIRE(share == 1.0, DKV_ERR_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built", path, share);
+    if (share == 1.0) DKV_TRY(read_number(&share, block, "partial_rotary_factor", 1.0, path));
     DKV_TRY(read_number(&out->rope_theta, block, "rope_theta", out->rope_theta, path));
   }
+  DKV_REQUIRE(share == 1.0, DKV_ERR_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built", path, share);
   return DKV_OK;
 }
 
@@ -142,6 +159,7 @@ static dkv_status refuse_unsupported(const cJSON *root, const char *path) {
                              "mlp_bias"};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; ++i) DKV_TRY(refuse_unless_off(root, off[i], path));
   const cJSON *types = present(root, "layer_types"), *type;
+  DKV_REQUIRE(types == NULL || cJSON_IsArray(types), DKV_ERR_FORMAT, "%s: layer_types is not a list", path);
   cJSON_ArrayForEach(type, types) {
     bool full = cJSON_IsString(type) && strcmp(type->valuestring, "full_attention") == 0;
     DKV_REQUIRE(full, DKV_ERR_UNSUPPORTED, "%s: layer_types has \"%.60s\"; only \"full_attention\" is built", path,

@@ -10,6 +10,7 @@
  *
  * Read before: optimizer.h.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,18 @@ static dkv_tensor vector(const char *name, dkv_dtype dtype, int64_t count, const
   dkv_tensor t = {.name = name, .dtype = dtype, .rank = 1, .data = data};
   t.shape[0] = count;
   return t;
+}
+
+/** A diverged run must not replace its last good state, and a file damaged on the disk is found when it is read, not
+ * some steps later as a model that "has diverged". */
+static dkv_status require_finite(const dkv_tensor *tensor, int64_t count, const char *path) {
+  for (int64_t i = 0; i < count; ++i) {
+    float value;
+    memcpy(&value, (const char *)tensor->data + (size_t)i * sizeof value, sizeof value);
+    DKV_REQUIRE(isfinite(value), DKV_ERR_FORMAT, "%s: element %lld of \"%s\" is %g; every one must be a number", path,
+                (long long)i, tensor->name, (double)value);
+  }
+  return DKV_OK;
 }
 
 dkv_status dkv_resume_save(const char *path, const dkv_model *model, const dkv_optimizer *optimizer,
@@ -65,6 +78,7 @@ dkv_status dkv_resume_save(const char *path, const dkv_model *model, const dkv_o
     tensors[FIXED + i] = extra[i];
     tensors[FIXED + i].name = names[i];
   }
+  for (int32_t i = 1; status == DKV_OK && i <= 3; ++i) status = require_finite(&tensors[i], count, path);
   const dkv_metadata metadata = {"format", "dualkv resume 1"};
   if (status == DKV_OK) status = dkv_safetensors_write(path, tensors, FIXED + extra_count, &metadata, 1);
   free(tensors);
@@ -102,6 +116,9 @@ static dkv_status restore(const dkv_safetensors *file, const char *path, dkv_mod
   DKV_TRY(get(&step, file, "adamw.step", DKV_I64, 1, path));
   DKV_TRY(
       get(&constants, file, "adamw.constants", DKV_F64, (int64_t)(sizeof optimizer->config / sizeof(double)), path));
+  DKV_TRY(require_finite(weights, count, path));
+  DKV_TRY(require_finite(m, count, path));
+  DKV_TRY(require_finite(v, count, path));
   memcpy(model->params.data, weights->data, (size_t)count * sizeof(float));
   memcpy(optimizer->m, m->data, (size_t)count * sizeof(float));
   memcpy(optimizer->v, v->data, (size_t)count * sizeof(float));
