@@ -29,6 +29,7 @@ expect 2 'group of one' train --task sort --responses 1 --output late
 [ ! -e late ]; verdict $? "a run that cannot be began"
 expect 2 'finite number' train --task sort --lr nan
 expect 2 'compare needs --output' train --task sort --compare
+expect 2 'json goes without it' train --task sort --compare --output x --json y
 expect 2 'compare cannot be resumed' train --task sort --compare --output x --resume
 expect 2 'resume needs --output' train --task sort --resume
 expect 2 'warm start already' train --task sort --checkpoint "$warm" --warmup-steps 3
@@ -40,6 +41,7 @@ expect 2 '.' train --task sort --checkpoint nothing_here
 expect 2 'dual_clip is 0.5' train $small --checkpoint "$warm" --dual-clip 0.5
 expect 2 'cannot make the directory' train $small --checkpoint "$warm" --output no/such/place --steps 0
 expect 2 'cannot write' train $small --checkpoint "$warm" --json no/such/place.jsonl --steps 0
+expect 2 'not all metrics could be written' train $small --checkpoint "$warm" --steps 2 --evaluate-every 0 --json /dev/full
 expect 2 'are needed' sample --task sort
 expect 2 'needs 32 and' sample --task missing --checkpoint "$warm"
 expect 2 'OUT.svg is missing' plot x.jsonl
@@ -83,6 +85,20 @@ expect 0 'Saved in broken' $long --output broken --resume
 cmp -s straight/model.safetensors broken/model.safetensors; verdict $? "a continued run differs from an uninterrupted one"
 lines broken/metrics.jsonl step 60
 lines broken/metrics.jsonl warmup 2
+
+# A model that is there is never replaced, nor a warm-up thrown away, nor the state of another run written over.
+mkdir model && cp "$warm"/* model
+expect 2 'already holds a model' train $small --checkpoint model --steps 1 --output model
+cmp -s model/model.safetensors "$warm/model.safetensors"; verdict $? "a run replaced a model that was there"
+mkdir taught && cp broken/warmup.state taught
+expect 2 'which --no-warmup would throw away' $long --output taught --resume --no-warmup
+expect 2 'which --checkpoint would throw away' train $small --checkpoint "$warm" --output taught --resume
+forever="train --task sort --groups 2 --responses 4 --evaluate-every 0 --steps 9999 --dead keep"
+stop_when first.jsonl '"kind":"step"' $forever --checkpoint "$warm" --json first.jsonl
+cp dualkv_run/train.state first.state
+stop_when 'it'"'"'s.jsonl' '"kind":"step"' $forever --checkpoint "$warm" --json "it's.jsonl"
+cmp -s dualkv_run/train.state first.state && [ -f dualkv_run_2/train.state ]; verdict $? "the state of another run was replaced"
+grep -q "it'\\\\''s.jsonl' --output dualkv_run_2 --resume" "$out"; verdict $? "the command to resume is not what a shell reads"
 
 # --- nothing to learn from: said, and no number is made up -------------------------------------------------------------
 expect 0 'Nothing was learnt: in none of 2 steps' train $small --no-warmup --steps 2 --evaluate-every 0

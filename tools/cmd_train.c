@@ -133,6 +133,8 @@ static dkv_status configure(struct dkv_training *s, const struct dkv_train_flags
 static dkv_status check_flags(const struct dkv_train_flags *f) {
   DKV_REQUIRE(!f->compare || f->output != NULL, DKV_ERR_RANGE,
               "dualkv train: --compare needs --output DIR for its two logs and its picture");
+  DKV_REQUIRE(!f->compare || f->json == NULL, DKV_ERR_RANGE,
+              "dualkv train: --compare writes DIR/packed.jsonl and DIR/replicated.jsonl; --json goes without it");
   DKV_REQUIRE(!f->compare || !f->resume, DKV_ERR_RANGE, "dualkv train: --compare cannot be resumed");
   DKV_REQUIRE(!f->resume || f->output != NULL, DKV_ERR_RANGE,
               "dualkv train: --resume needs --output DIR, the directory of the run");
@@ -144,13 +146,31 @@ static dkv_status check_flags(const struct dkv_train_flags *f) {
   return DKV_OK;
 }
 
+/** Appends a blank and an argument, in single quotes if a shell would read it otherwise. @return false: no room. */
+static bool append_argument(char *out, size_t room, const char *argument) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+-@%";
+  bool bare = argument[0] != '\0' && argument[strspn(argument, plain)] == '\0';
+  size_t used = strlen(out);
+  if (used + 4 * strlen(argument) + 4 > room) return false;
+  out[used++] = ' ';
+  if (!bare) out[used++] = '\'';
+  for (const char *c = argument; *c != '\0'; ++c) {
+    if (*c == '\'') { /* ends the quotes, an escaped quote, quotes again */
+      memcpy(out + used, "'\\'", 3);
+      used += 3;
+    }
+    out[used++] = *c;
+  }
+  if (!bare) out[used++] = '\'';
+  out[used] = '\0';
+  return true;
+}
+
 /** The command as typed, for the sentence that says how to resume. */
 static void remember(struct dkv_training *s, int argc, char *const *argv) {
-  size_t used = (size_t)snprintf(s->command, sizeof s->command, "dualkv train");
-  for (int i = 0; i < argc && used < sizeof s->command; ++i)
-    if (strcmp(argv[i], "--resume") != 0)
-      used += (size_t)snprintf(s->command + used, sizeof s->command - used, strchr(argv[i], ' ') ? " '%s'" : " %s",
-                               argv[i]);
+  snprintf(s->command, sizeof s->command, "dualkv train");
+  for (int i = 0; i < argc; ++i)
+    if (strcmp(argv[i], "--resume") != 0 && !append_argument(s->command, sizeof s->command, argv[i])) break;
 }
 
 static dkv_status open_model(struct dkv_training *s) {
@@ -170,7 +190,7 @@ static dkv_status open_log(struct dkv_training *s) {
   if (s->flags->resume) DKV_TRY(dkv_training_progress(s, &warmup, &step));
   DKV_TRY(dkv_log_open(&s->log, file, s->flags->resume, warmup, step));
   dkv_log_run(s);
-  return DKV_OK;
+  return dkv_log_check(s->log);
 }
 
 int dkv_cmd_train(int argc, char *const *argv) {

@@ -54,6 +54,7 @@ struct dkv_training {
   char command[1024];          /**< the command line, for the sentence that says how to resume */
   dkv_status status;           /**< what went wrong inside a report */
   dkv_evaluation before, last; /**< held-out accuracy at the start and latest */
+  bool saved;                  /**< a state of this process is on the disk */
   double first_update_seconds; /**< sum over this run's steps */
   int64_t rows, replicated_rows;
   int64_t steps_here, updates; /**< steps of this process, and those that changed the weights */
@@ -120,6 +121,8 @@ void dkv_training_report_checks(const struct dkv_training *session);
 dkv_status dkv_log_open(FILE **out, const char *path, bool resume, int64_t warmup_step, int64_t step);
 /** The first line: what ran where. @param[in] session the run. */
 void dkv_log_run(const struct dkv_training *session);
+/** Have all lines been written? @param[in] log file or NULL. @return DKV_OK; DKV_ERR_IO, as on a full disk */
+dkv_status dkv_log_check(FILE *log);
 /** A step of the warm-up. @param[in] log file or NULL. @param[in] stats its numbers. */
 void dkv_log_warmup(FILE *log, const dkv_warmup_stats *stats);
 /** A self-check and its times. @param[in] session the run. @param[in] step steps done before it. @param[in] found the

@@ -42,7 +42,8 @@ static dkv_status trim(const char *path, int64_t warmup_step, int64_t step) {
     if (keeps(line, warmup_step, step)) fputs(line, new);
   free(line);
   fclose(old);
-  bool written = new != NULL &&fclose(new) == 0 && rename(temporary, path) == 0;
+  bool whole = new != NULL &&fflush(new) == 0 && !ferror(new);
+  bool written = new != NULL &&fclose(new) == 0 && whole &&rename(temporary, path) == 0;
   DKV_REQUIRE(written, DKV_ERR_IO, "cannot rewrite %s: %s", path, strerror(errno));
   return DKV_OK;
 }
@@ -52,6 +53,12 @@ dkv_status dkv_log_open(FILE **out, const char *path, bool resume, int64_t warmu
   if (resume) DKV_TRY(trim(path, warmup_step, step));
   *out = fopen(path, resume ? "a" : "w");
   DKV_REQUIRE(*out != NULL, DKV_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+  return DKV_OK;
+}
+
+dkv_status dkv_log_check(FILE *log) {
+  DKV_REQUIRE(log == NULL || (fflush(log) == 0 && !ferror(log)), DKV_ERR_IO,
+              "not all metrics could be written; is the disk full?");
   return DKV_OK;
 }
 

@@ -51,6 +51,18 @@ static bool exists(const struct dkv_training *s, const char *name) {
   return access(dkv_training_path(s, name, path), F_OK) == 0;
 }
 
+/** Makes the directory that a state goes to. Ctrl-C in a run without --output takes a name that is free: whatever
+ * stands under the first one may be somebody's only state. */
+static dkv_status claim_directory(struct dkv_training *s) {
+  if (s->flags->output != NULL) return make_directory(s->directory);
+  for (int number = 1; number < 1000; ++number) {
+    snprintf(s->directory, sizeof s->directory, number > 1 ? "dualkv_run_%d" : "dualkv_run", number);
+    if (mkdir(s->directory, 0777) == 0) return DKV_OK;
+    if (errno != EEXIST) break;
+  }
+  return dkv_fail(DKV_ERR_IO, "cannot make the directory %s: %s", s->directory, strerror(errno));
+}
+
 /** Has the run a state that could be continued? A comparison has two, an exact run one in double. */
 static bool has_state(const struct dkv_training *s) { return !s->flags->compare && !s->flags->exact; }
 
@@ -87,6 +99,7 @@ dkv_status dkv_training_warm_up(struct dkv_training *s) {
     status = dkv_warmup_step(&w, &stats);
     if (status != DKV_OK) break;
     if (stats.step % 10 == 0 || w.step == s->warmup.schedule.total) dkv_log_warmup(s->log, &stats);
+    status = dkv_log_check(s->log);
     dkv_tool_progress("warm-up %lld of %lld: loss %.3f", (long long)w.step, (long long)s->warmup.schedule.total,
                       stats.loss);
     if (w.step % 100 == 0 || w.step == s->warmup.schedule.total)
@@ -95,8 +108,9 @@ dkv_status dkv_training_warm_up(struct dkv_training *s) {
   }
   dkv_tool_progress_end();
   if (status == DKV_OK && keeps_state(s)) {
-    status = make_directory(s->directory);
-    if (status == DKV_OK) status = dkv_warmup_save(&w, path);
+    status = claim_directory(s);
+    if (status == DKV_OK) status = dkv_warmup_save(&w, dkv_training_path(s, "warmup.state", path));
+    s->saved = status == DKV_OK;
   }
   dkv_warmup_close(&w);
   return status;
@@ -104,8 +118,10 @@ dkv_status dkv_training_warm_up(struct dkv_training *s) {
 
 static dkv_status save_state(struct dkv_training *s) {
   char path[1200];
-  DKV_TRY(make_directory(s->directory));
-  return dkv_trainer_save(s->trainer, dkv_training_path(s, "train.state", path));
+  DKV_TRY(claim_directory(s));
+  DKV_TRY(dkv_trainer_save(s->trainer, dkv_training_path(s, "train.state", path)));
+  s->saved = true;
+  return DKV_OK;
 }
 
 static dkv_status evaluate(struct dkv_training *s, int64_t step, dkv_evaluation *out) {
@@ -136,6 +152,7 @@ static bool report(void *user, const dkv_train_stats *stats) {
   dkv_tool_progress("step %lld of %lld: reward %.3f, accuracy %.3f, %.0f tokens/s, about %.0f s to go", (long long)done,
                     (long long)total, stats->reward, stats->accuracy, stats->tokens_per_second, left);
   if (asks) s->status = evaluate(s, done, &result);
+  if (s->status == DKV_OK) s->status = dkv_log_check(s->log);
   if (s->status == DKV_OK && asks && s->flags->output != NULL && has_state(s)) s->status = save_state(s);
   if (s->status == DKV_OK && (asks || done % 10 == 0 || done == 1)) {
     dkv_tool_progress_end();
@@ -203,9 +220,16 @@ dkv_status dkv_training_prepare(struct dkv_training *s) {
   bool holds = exists(s, "train.state") || exists(s, "warmup.state");
   DKV_REQUIRE(!s->flags->resume || holds, DKV_ERR_IO, "dualkv train: %s holds no run that could be resumed",
               s->directory);
+  DKV_REQUIRE(!s->flags->resume || exists(s, "train.state") || !(s->flags->no_warmup || s->flags->checkpoint),
+              DKV_ERR_RANGE, "dualkv train: %s holds a warm-up, which %s would throw away; resume without it",
+              s->directory, s->flags->no_warmup ? "--no-warmup" : "--checkpoint");
   if (s->flags->output == NULL) return DKV_OK;
   DKV_REQUIRE(s->flags->resume || !holds, DKV_ERR_IO,
               "dualkv train: %s already holds a run; go on with --resume, or name another --output", s->directory);
+  bool model = exists(s, "model.safetensors") || exists(s, "model.safetensors.index.json") || exists(s, "config.json");
+  DKV_REQUIRE(s->flags->resume || !model, DKV_ERR_IO,
+              "dualkv train: %s already holds a model, which this run would replace; name another --output",
+              s->directory);
   return make_directory(s->directory);
 }
 
@@ -227,18 +251,21 @@ dkv_status dkv_training_progress(const struct dkv_training *s, int64_t *warmup, 
   return read_steps(s, "train.state", step);
 }
 
+/** Was Ctrl-C pressed in time for what it promises? After the last save it changes nothing. */
+static bool ends_here(const struct dkv_training *s) { return interrupted && (s->saved || !has_state(s)); }
+
 int dkv_training_run(struct dkv_training *s) {
   bool learning = s->flags->resume && exists(s, "train.state");
   dkv_status status = dkv_show_memory(s);
   if (status == DKV_OK && !learning && !s->flags->no_warmup && s->flags->checkpoint == NULL) {
     status = dkv_training_warm_up(s);
-    if (status == DKV_OK && interrupted) return stopped(s, "in the warm-up");
+    if (status == DKV_OK && ends_here(s)) return stopped(s, "in the warm-up");
   }
   if (status == DKV_OK)
     status = dkv_show_samples(&s->model, s->task, learning ? "Samples of the warm start" : "Samples before", 3,
                               s->flags->temperature, false, 1);
   if (status == DKV_OK) status = s->flags->compare ? dkv_training_compare(s) : dkv_training_learn(s);
-  if (status == DKV_OK && interrupted) return stopped(s, "between two steps");
+  if (status == DKV_OK && ends_here(s)) return stopped(s, "between two steps");
   if (status == DKV_OK) status = finish(s);
   return status == DKV_OK ? DKV_EXIT_OK : dkv_tool_fail(status);
 }

@@ -49,9 +49,12 @@ dkv_status dkv_show_memory(const struct dkv_training *s) {
   return status;
 }
 
-/** Prints tokens as the task's characters. */
+/** Prints tokens as the task's characters, a "?" for one that the model knows and the task does not. */
 static void print_tokens(const dkv_task *task, const int32_t *token, int32_t from, int32_t to) {
-  for (int32_t i = from < 0 ? 0 : from; i < to; ++i) putchar(task->alphabet[token[i]]);
+  for (int32_t i = from < 0 ? 0 : from; i < to; ++i) {
+    int32_t t = token[i];
+    putchar(t < task->vocabulary ? task->alphabet[t] : '?');
+  }
 }
 
 /** Prints a group's answers. @return how many are right. */
