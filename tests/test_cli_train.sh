@@ -65,6 +65,13 @@ expect 0 'Wrote whole.svg: .*, 1 curve$' plot whole/metrics.jsonl -o whole.svg
 expect 0 'Most likely' sample --task sort --checkpoint whole --count 1 --greedy --temperature 0.5 --seed 9
 grep -q '<polyline' whole.svg; verdict $? "whole.svg has no curve"
 
+expect 0 'Wrote odd.svg' plot whole/metrics.jsonl -o odd.svg --title 'a < b & c'
+grep -q '<title>a &lt; b &amp; c</title>' odd.svg; verdict $? "a title is not written as XML has it"
+mkfifo pipe && expect 2 'not a regular file' plot whole/metrics.jsonl -o pipe
+[ -p pipe ]; verdict $? "a picture took the place of a pipe"
+ln -s real.svg link.svg && : >real.svg && expect 0 'Wrote link.svg' plot whole/metrics.jsonl -o link.svg
+[ -L link.svg ] && grep -q '</svg>' real.svg; verdict $? "a picture took the place of a link"
+
 # Stopped twice by Ctrl-C (while the log grows), continued, and the same bits as the run that nobody stopped.
 stop_when() { # $1 file, $2 pattern, the rest: arguments
   file=$1; pattern=$2; shift 2

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/model/json_file.h"
 #include "tools/train.h"
 
 enum { CURVES = 8, WIDTH = 480, PANEL = 400, PLOT_HEIGHT = 190, TOP = 78, LEFT = 48, GAP = 62, PANELS = 2 };
@@ -118,15 +119,27 @@ static void draw_curve(FILE *f, int panel, const struct curve *c, double most, c
             place_y(panel, c->held_out[i].height), colour);
 }
 
+/** Text as XML has it. */
+static void write_text(FILE *f, const char *text) {
+  for (; *text != '\0'; ++text) {
+    if (*text == '<') fputs("&lt;", f);
+    else if (*text == '&') fputs("&amp;", f);
+    else if ((unsigned char)*text >= ' ') fputc(*text, f);
+  }
+}
+
 static void draw(FILE *f, const char *title, const struct curve *curves, int32_t count) {
   int end = top_of(PANELS) - GAP + 62;
-  fprintf(f,
-          "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='640' role='img'>\n<title>%s</title>\n"
-          "<style>svg{--bg:#fff;--ink:#16202c;--line:#d3dae3}\n@media (prefers-color-scheme:dark)"
-          "{svg{--bg:#12171e;--ink:#e7ecf2;--line:#39434f}}\ntext{font:13px sans-serif;fill:var(--ink)}"
-          ".grid{stroke:var(--line)}.bg{fill:var(--bg)}.b{font-weight:600}</style>\n"
-          "<rect class='bg' width='100%%' height='100%%'/>\n<text class='b' x='14' y='24'>%s</text>\n",
-          WIDTH, end + 18 * count, title, title);
+  fprintf(f, "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='640' role='img'>\n<title>", WIDTH,
+          end + 18 * count);
+  write_text(f, title);
+  fprintf(f, "</title>\n"
+             "<style>svg{--bg:#fff;--ink:#16202c;--line:#d3dae3}\n@media (prefers-color-scheme:dark)"
+             "{svg{--bg:#12171e;--ink:#e7ecf2;--line:#39434f}}\ntext{font:13px sans-serif;fill:var(--ink)}"
+             ".grid{stroke:var(--line)}.bg{fill:var(--bg)}.b{font-weight:600}</style>\n"
+             "<rect class='bg' width='100%%' height='100%%'/>\n<text class='b' x='14' y='24'>");
+  write_text(f, title);
+  fprintf(f, "</text>\n");
   fprintf(f, "<text x='14' y='44'>share of exact answers: lines, a step's own samples</text>\n"
              "<text x='14' y='62'>(mean of 7 steps); dots, held-out prompts</text>\n");
   for (int panel = 0; panel < PANELS; ++panel) {
@@ -136,25 +149,29 @@ static void draw(FILE *f, const char *title, const struct curve *curves, int32_t
     draw_axes(f, panel, most);
     for (int32_t i = 0; i < count; ++i) draw_curve(f, panel, &curves[i], most, colours[i]);
   }
-  for (int32_t i = 0; i < count; ++i)
-    fprintf(f, "<rect x='%d' y='%d' width='14' height='4' fill='%s'/><text x='%d' y='%d'>%s</text>\n", LEFT,
-            end + 18 * i - 6, colours[i], LEFT + 20, end + 18 * i, curves[i].name);
-  fprintf(f, "</svg>\n");
+  for (int32_t i = 0; i < count; ++i) {
+    fprintf(f, "<rect x='%d' y='%d' width='14' height='4' fill='%s'/><text x='%d' y='%d'>", LEFT, end + 18 * i - 6,
+            colours[i], LEFT + 20, end + 18 * i);
+    write_text(f, curves[i].name);
+    fprintf(f, "</text>\n");
+  }
+  fprintf(f, "</svg>"); /* the file gets its last newline when it is saved */
 }
 
 dkv_status dkv_curves_draw(const char *out, const char *title, const char *const *paths, int32_t count) {
   struct curve curves[CURVES];
-  char temporary[1300];
   memset(curves, 0, sizeof curves);
   DKV_REQUIRE(count >= 1 && count <= CURVES, DKV_ERR_RANGE, "a picture of %d curves; it takes 1 to %d", count, CURVES);
   dkv_status status = DKV_OK;
   for (int32_t i = 0; status == DKV_OK && i < count; ++i) status = read_curve(&curves[i], paths[i]);
   if (status == DKV_OK) {
-    snprintf(temporary, sizeof temporary, "%s.part", out);
-    FILE *f = fopen(temporary, "w");
+    char *picture = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&picture, &bytes);
     if (f != NULL) draw(f, title, curves, count);
-    if (f == NULL || fclose(f) != 0 || rename(temporary, out) != 0)
-      status = dkv_fail(DKV_ERR_IO, "cannot write %s: %s", out, strerror(errno));
+    if (f == NULL || fclose(f) != 0) status = dkv_fail(DKV_ERR_NOMEM, "no memory for a picture of %d curves", count);
+    if (status == DKV_OK) status = dkv_text_save(out, picture);
+    free(picture);
   }
   for (int32_t i = 0; i < count; ++i) {
     free(curves[i].step);

@@ -10,7 +10,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "common/model/json_file.h"
 #include "cpu/host.h"
 #include "tools/train.h"
 
@@ -30,22 +32,24 @@ static bool keeps(const char *line, int64_t warmup_step, int64_t step) {
 
 /** Copies the lines that stay into a new file that takes the old one's place. */
 static dkv_status trim(const char *path, int64_t warmup_step, int64_t step) {
-  char temporary[1300];
-  snprintf(temporary, sizeof temporary, "%s.part", path);
+  struct stat info;
+  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return DKV_OK; /* a pipe or a device keeps no lines */
   FILE *old = fopen(path, "r");
   if (old == NULL && errno == ENOENT) return DKV_OK;
   DKV_REQUIRE(old != NULL, DKV_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-  FILE *new = fopen(temporary, "w");
-  char *line = NULL;
-  size_t room = 0;
+  char *line = NULL, *kept = NULL;
+  size_t room = 0, bytes = 0;
+  FILE *new = open_memstream(&kept, &bytes);
   while (new != NULL && getline(&line, &room, old) > 0)
     if (keeps(line, warmup_step, step)) fputs(line, new);
   free(line);
   fclose(old);
-  bool whole = new != NULL &&fflush(new) == 0 && !ferror(new);
-  bool written = new != NULL &&fclose(new) == 0 && whole &&rename(temporary, path) == 0;
-  DKV_REQUIRE(written, DKV_ERR_IO, "cannot rewrite %s: %s", path, strerror(errno));
-  return DKV_OK;
+  bool whole = new != NULL &&fclose(new) == 0;
+  dkv_status status = whole ? DKV_OK : dkv_fail(DKV_ERR_NOMEM, "no memory to read %s", path);
+  if (status == DKV_OK && bytes > 0 && kept[bytes - 1] == '\n') kept[bytes - 1] = '\0'; /* saving adds the last one */
+  if (status == DKV_OK) status = dkv_text_save(path, kept);
+  free(kept);
+  return status;
 }
 
 dkv_status dkv_log_open(FILE **out, const char *path, bool resume, int64_t warmup_step, int64_t step) {

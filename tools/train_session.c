@@ -27,7 +27,7 @@ void dkv_training_catch_interrupt(void) {
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_handler = note_interrupt;
-  action.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program at once */
+  action.sa_flags = (int)SA_RESETHAND | SA_RESTART; /* a second Ctrl-C ends the program at once; no write is cut */
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);

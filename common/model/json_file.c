@@ -60,7 +60,8 @@ dkv_status dkv_json_load(cJSON **out, const char *path) {
   return DKV_OK;
 }
 
-dkv_status dkv_text_save(const char *path, const char *text) {
+/** Writes beside `path`, then renames. */
+static dkv_status replace_file(const char *path, const char *text) {
   size_t length = strlen(path);
   char *temporary = malloc(length + 8);
   DKV_REQUIRE(temporary != NULL, DKV_ERR_NOMEM, "no memory for a file name");
@@ -80,4 +81,15 @@ dkv_status dkv_text_save(const char *path, const char *text) {
   free(temporary);
   DKV_REQUIRE(written, DKV_ERR_IO, "cannot write %s: %s", path, strerror(reason));
   return DKV_OK;
+}
+
+dkv_status dkv_text_save(const char *path, const char *text) {
+  struct stat info;
+  bool exists = stat(path, &info) == 0;
+  DKV_REQUIRE(!exists || S_ISREG(info.st_mode), DKV_ERR_IO, "cannot write %s: %s", path,
+              S_ISDIR(info.st_mode) ? "it is a directory" : "it is not a regular file");
+  char *resolved = exists ? realpath(path, NULL) : NULL; /* so that a symbolic link survives */
+  dkv_status status = replace_file(resolved != NULL ? resolved : path, text);
+  free(resolved);
+  return status;
 }
