@@ -59,6 +59,7 @@ lines whole/metrics.jsonl evaluation 3
 if grep -Eqi 'nan|inf' whole/metrics.jsonl; then verdict 1 "metrics hold a number that is not finite"; else verdict 0; fi
 expect 2 'already holds a run' train $small --checkpoint "$warm" --steps 6 --output whole
 expect 2 'a run continues with the settings' train $small --checkpoint "$warm" --steps 7 --output whole --resume
+expect 2 'whole last layer = 0, but this run has 1' train $small --checkpoint "$warm" --steps 6 --output whole --resume --whole-last-layer
 expect 0 'right|wrong' sample --task sort --checkpoint whole --count 2
 expect 0 '^  [0-4] of 4 right' sample --task sort --checkpoint whole --count 4
 expect 0 'Wrote whole.svg: .*, 1 curve$' plot whole/metrics.jsonl -o whole.svg

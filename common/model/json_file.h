@@ -26,8 +26,8 @@ bool dkv_file_exists(const char *path);
 dkv_status dkv_json_load(cJSON **out, const char *path);
 
 /**
- * Writes a text file atomically: a temporary file beside it, fsync, rename. A device, a pipe or a folder is refused: the
- * rename would take its place.
+ * Writes a text file atomically: a temporary file beside it, fsync, rename. A device, a pipe or a folder is refused:
+ * the rename would take its place.
  * @param[in] path where
  * @param[in] text NUL-terminated; a newline is added
  * @return DKV_OK; DKV_ERR_IO; DKV_ERR_NOMEM

@@ -18,8 +18,9 @@ static int32_t task_number(const dkv_task *task) {
   return -1;
 }
 
-/** Everything that decides what the run will do. @return settings. */
-static int32_t describe(dkv_setting out[SETTINGS], const dkv_train_config *c) {
+/** Everything that decides what the run will do, to the bit. @return settings. */
+static int32_t describe(dkv_setting out[SETTINGS], const dkv_trainer *t) {
+  const dkv_train_config *c = &t->config;
   const dkv_setting list[] = {{"the task's number", task_number(c->task)},
                               {"seed (low half)", (double)(uint32_t)c->seed},
                               {"seed (high half)", (double)(uint32_t)(c->seed >> 32)},
@@ -30,6 +31,7 @@ static int32_t describe(dkv_setting out[SETTINGS], const dkv_train_config *c) {
                               {"longest response", c->max_length},
                               {"temperature", (double)c->temperature},
                               {"replicated layout", c->replicated},
+                              {"whole last layer", t->model->options.whole_last_layer},
                               {"policy for dead groups", c->dead},
                               {"tries", c->max_tries},
                               {"truncated responses masked", c->mask_truncated},
@@ -66,7 +68,7 @@ dkv_status dkv_trainer_save(const dkv_trainer *t, const char *path) {
   DKV_REQUIRE(t && path, DKV_ERR_NULL, "dkv_trainer_save: an argument is NULL");
   DKV_TRY(refuse_exact(t));
   dkv_setting setting[SETTINGS];
-  int32_t count = describe(setting, &t->config);
+  int32_t count = describe(setting, t);
   dkv_counters counters = {.step = t->step, .next_example = (int64_t)t->next_example, .seconds = t->seconds};
   return dkv_state_save(path, "training", t->model, &t->optimizer, setting, count, &counters,
                         t->config.loss.kl_weight > 0 ? &t->reference : NULL);
@@ -76,7 +78,7 @@ dkv_status dkv_trainer_load(dkv_trainer *t, const char *path) {
   DKV_REQUIRE(t && path, DKV_ERR_NULL, "dkv_trainer_load: an argument is NULL");
   DKV_TRY(refuse_exact(t));
   dkv_setting setting[SETTINGS];
-  int32_t count = describe(setting, &t->config);
+  int32_t count = describe(setting, t);
   dkv_counters counters;
   DKV_TRY(dkv_state_load(path, "training", t->model, &t->optimizer, setting, count, &counters,
                          t->config.loss.kl_weight > 0 ? &t->reference : NULL));

@@ -154,15 +154,17 @@ dkv_status dkv_warmup_step(dkv_warmup *w, dkv_warmup_stats *stats) {
   return DKV_OK;
 }
 
-enum { SETTINGS = 10 };
+enum { SETTINGS = 11 };
 
-static void describe(dkv_setting out[SETTINGS], const dkv_warmup_config *c) {
+static void describe(dkv_setting out[SETTINGS], const dkv_warmup *w) {
+  const dkv_warmup_config *c = &w->config;
   const dkv_setting list[SETTINGS] = {{"vocabulary", c->task->vocabulary},
                                       {"longest prompt", c->task->max_prompt},
                                       {"seed (low half)", (double)(uint32_t)c->seed},
                                       {"seed (high half)", (double)(uint32_t)(c->seed >> 32)},
                                       {"demonstrations", c->examples},
                                       {"noise", c->noise},
+                                      {"whole last layer", w->model->options.whole_last_layer},
                                       {"schedule", c->schedule.shape},
                                       {"learning rate", c->schedule.peak},
                                       {"warm-up steps of the learning rate", (double)c->schedule.warmup},
@@ -173,7 +175,7 @@ static void describe(dkv_setting out[SETTINGS], const dkv_warmup_config *c) {
 dkv_status dkv_warmup_save(const dkv_warmup *w, const char *path) {
   DKV_REQUIRE(w && path, DKV_ERR_NULL, "dkv_warmup_save: an argument is NULL");
   dkv_setting setting[SETTINGS];
-  describe(setting, &w->config);
+  describe(setting, w);
   dkv_counters counters = {.step = w->step, .seconds = w->seconds};
   return dkv_state_save(path, "warm-up", w->model, &w->optimizer, setting, SETTINGS, &counters, NULL);
 }
@@ -182,7 +184,7 @@ dkv_status dkv_warmup_load(dkv_warmup *w, const char *path) {
   DKV_REQUIRE(w && path, DKV_ERR_NULL, "dkv_warmup_load: an argument is NULL");
   dkv_setting setting[SETTINGS];
   dkv_counters counters;
-  describe(setting, &w->config);
+  describe(setting, w);
   DKV_TRY(dkv_state_load(path, "warm-up", w->model, &w->optimizer, setting, SETTINGS, &counters, NULL));
   w->step = counters.step;
   w->seconds = counters.seconds;
