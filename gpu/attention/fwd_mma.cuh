@@ -212,6 +212,7 @@ template <class T, int D>
 __device__ __forceinline__ void fwd_finish(fwd_state<D> &state, const fwd_tensors<T> &x, const dkv_gpu_shape &shape,
                                            unsigned char *q_tile, int row, int i0, int h) {
   int lane = (int)threadIdx.x % 32;
+  __syncwarp(); /* the warp's queries were read: a lane writes where others' ldmatrix read */
 #pragma unroll
   for (int r = 0; r < 2; ++r)
 #pragma unroll

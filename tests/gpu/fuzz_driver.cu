@@ -49,10 +49,16 @@ static std::vector<double> values(const problem &p, int t) {
   return out;
 }
 
-/** Ordinary size of an element, under which a tensor's own size does not count: rows that see one key have dq = 0. */
+/**
+ * Ordinary size of an element, under which a tensor's own size does not count.  Rows that see one key have dq = 0, and
+ * their share of dk is 0: there ds is the difference of two equal sums of D products, each rounded in another order, in
+ * two rungs.  That leaves about 2^-21 sqrt(D), times scale and a key (dq), or a query for each head of the group (dk):
+ * which is f32's doubled bound of 0.05 sqrt(D) times the same.
+ */
 static double floor_of(const problem &p, int t) {
   if (t == LSE) return 1;
-  return t == DQ || t == DK ? 0.03 * fabs(p.a.scale) * sqrt(p.a.head_dim) + 1e-30 : 0.01;
+  double heads = t == DK ? sqrt((double)p.a.heads / (double)p.a.kv_heads) : 1;
+  return t == DQ || t == DK ? 0.05 * fabs(p.a.scale) * sqrt(p.a.head_dim) * heads + 1e-30 : 0.01;
 }
 
 /** Is a result within the suite's bounds of the answer (twice those in f32, where the answer has an error of its own,
