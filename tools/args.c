@@ -110,13 +110,17 @@ dkv_status dkv_args_parse(const char *command, const struct dkv_flag *flags, int
   return DKV_OK;
 }
 
-bool dkv_args_want_help(int argc, char *const *argv) {
+/** Was --help or -h among the arguments? */
+static bool wants_help(int argc, char *const *argv) {
   for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; ++i)
     if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
   return false;
 }
 
-void dkv_args_help(const struct dkv_flag *flags) {
+bool dkv_args_help(const char *about, const struct dkv_flag *flags, int argc, char *const *argv) {
+  if (!wants_help(argc, argv)) return false;
+  fputs(about, stdout);
+  if (flags->kind != DKV_FLAG_TITLE) putchar('\n'); /* a title brings its own */
   for (; !is_end(flags); ++flags) {
     if (flags->kind == DKV_FLAG_TITLE) {
       printf("\n%s\n", flags->help);
@@ -127,6 +131,7 @@ void dkv_args_help(const struct dkv_flag *flags) {
              flags->value != NULL ? flags->value : "");
     printf("  %-24s %s\n", left, flags->help);
   }
+  return true;
 }
 
 dkv_status dkv_args_numbers(int32_t *out, int32_t capacity, int32_t *count, const char *what, const char *text) {

@@ -54,11 +54,14 @@ struct dkv_flag {
 dkv_status dkv_args_parse(const char *command, const struct dkv_flag *flags, int argc, char *const *argv,
                           struct dkv_text_list *operands);
 
-/** Was --help or -h among the arguments? @param[in] argc,argv what follows the command's name. @return yes or no. */
-bool dkv_args_want_help(int argc, char *const *argv);
-
-/** Prints the table on stdout, aligned. @param[in] flags the table. */
-void dkv_args_help(const struct dkv_flag *flags);
+/**
+ * Answers --help or -h: prints what the command is about and, after an empty line, its table of flags, aligned.
+ * @param[in] about     text that ends in a new line
+ * @param[in] flags     the table
+ * @param[in] argc,argv what follows the command's name; what stands behind "--" does not count
+ * @return was it asked for?  If so the command is done.
+ */
+bool dkv_args_help(const char *about, const struct dkv_flag *flags, int argc, char *const *argv);
 
 /**
  * Reads a list of whole numbers separated by commas.

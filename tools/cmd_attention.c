@@ -58,12 +58,7 @@ int dkv_cmd_attention(int argc, char *const *argv) {
       DKV_RUN_FLAGS(run_flags),
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("attention", flags, argc, argv, &operands);
   if (status == DKV_OK && operands.count != 1)
     status = dkv_fail(DKV_ERR_RANGE, "dualkv attention: %d case files are given; it takes one", operands.count);

@@ -81,12 +81,7 @@ int dkv_cmd_bench(int argc, char *const *argv) {
       {"json", DKV_FLAG_SWITCH, &f.json, NULL, "print JSON (schema dualkv.bench.1)", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("bench", flags, argc, argv, NULL);
   if (f.run.progress) dkv_tool_progress_always();
   if (status == DKV_OK) status = run(&f);

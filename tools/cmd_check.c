@@ -315,12 +315,7 @@ int dkv_cmd_check(int argc, char *const *argv) {
       {"seed", DKV_FLAG_INT, &check.seed, "N", "without a case: seed of the random problems", 0, 9e15},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("check", flags, argc, argv, &cases);
   if (status != DKV_OK) return dkv_tool_fail(status);
   if (check.run.progress) dkv_tool_progress_always();

@@ -120,12 +120,7 @@ int dkv_cmd_cost(int argc, char *const *argv) {
       {"json", DKV_FLAG_SWITCH, &json, NULL, "print JSON", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_layout layout = {0};
   dkv_saving saving;
   dkv_status status = dkv_args_parse("cost", flags, argc, argv, &operands);

@@ -137,12 +137,7 @@ int dkv_cmd_count(int argc, char *const *argv) {
       {"rows", DKV_FLAG_TEXT, &f.rows, "N1,N2,...", "query rows that share a load; default 1,16,64,128", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_layout layout = {0}, copies = {0};
   int32_t rows[MOST_ROWS], count = 0;
   dkv_attention shape = {.scale = 1};

@@ -212,12 +212,7 @@ int dkv_cmd_demo(int argc, char *const *argv) {
       {"progress", DKV_FLAG_SWITCH, &progress, NULL, "show progress even when stderr is no terminal", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("demo", flags, argc, argv, NULL);
   if (progress) dkv_tool_progress_always();
   if (status == DKV_OK) status = tour(&equal);

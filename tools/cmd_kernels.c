@@ -123,12 +123,7 @@ int dkv_cmd_kernels(int argc, char *const *argv) {
       {"markdown", DKV_FLAG_SWITCH, &markdown, NULL, "print the table of docs/adding_a_kernel.md", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("kernels", flags, argc, argv, NULL);
   if (status == DKV_OK) status = require_backend(backend);
   if (status != DKV_OK) return dkv_tool_fail(status);

@@ -54,12 +54,7 @@ int dkv_cmd_layout(int argc, char *const *argv) {
       {"replicated", DKV_FLAG_SWITCH, &replicated, NULL, "also draw the replicated layout", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    putchar('\n');
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_layout layout = {0}, copies = {0};
   dkv_status status = dkv_args_parse("layout", flags, argc, argv, &operands);
   if (status == DKV_OK) status = dkv_tool_layout(&layout, "layout", &operands, &where);

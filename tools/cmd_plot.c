@@ -17,11 +17,7 @@ int dkv_cmd_plot(int argc, char *const *argv) {
       {"title", DKV_FLAG_TEXT, &title, "TEXT", "heading", 0, 0},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    printf("%s\n", about);
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   dkv_status status = dkv_args_parse("plot", flags, argc, argv, &files);
   if (status == DKV_OK && out == NULL) status = dkv_fail(DKV_ERR_RANGE, "dualkv plot: -o OUT.svg is missing");
   if (status == DKV_OK && files.count == 0)

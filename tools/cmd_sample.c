@@ -25,11 +25,7 @@ int dkv_cmd_sample(int argc, char *const *argv) {
       {"threads", DKV_FLAG_INT, &threads, "N", "CPU threads; default: all", 0, 4096},
       {0},
   };
-  if (dkv_args_want_help(argc, argv)) {
-    printf("%s\n", about);
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   const dkv_task *task = NULL;
   dkv_model model = {0};
   dkv_model_options options = {0};

@@ -220,11 +220,7 @@ int dkv_cmd_train(int argc, char *const *argv) {
                               .tolerance = DKV_SELF_CHECK_TOLERANCE};
   struct dkv_flag flags[FLAGS];
   list_flags(flags, &f);
-  if (dkv_args_want_help(argc, argv)) {
-    fputs(about, stdout);
-    dkv_args_help(flags);
-    return DKV_EXIT_OK;
-  }
+  if (dkv_args_help(about, flags, argc, argv)) return DKV_EXIT_OK;
   struct dkv_training *s = calloc(1, sizeof *s);
   dkv_status status = s != NULL ? DKV_OK : dkv_fail(DKV_ERR_NOMEM, "dualkv train: no memory");
   if (status == DKV_OK) status = dkv_args_parse("train", flags, argc, argv, NULL);

@@ -10,8 +10,7 @@
  *     dkv_exact_open(model)                    double weights from the model's
  *     dkv_exact_forward(batch)  -> logprob     all rows through all layers: nothing is left out, nothing recomputed
  *     dkv_exact_backward        -> grad +=     plain loops; attention by the "ref" backend
- *     dkv_exact_step                           AdamW in double; the model gets its weights, rounded to float, for
- * sampling
+ *     dkv_exact_step                           AdamW in double; the model gets the weights as floats, to sample
  *
  * Ten to thirty times slower than the float model, and its memory is not planned: for checks, not for work.
  *
