@@ -8,6 +8,7 @@ import sys, os
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 import dualkv as dk
+import run_tests
 
 
 def numpy_attention(q, k, v, mask, scale):
@@ -137,14 +138,4 @@ def test_failures_are_sentences():
 
 
 if __name__ == "__main__":
-    passed = failed = 0
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_"):
-            try:
-                test()
-                passed += 1
-            except Exception as error:
-                failed += 1
-                print("FAIL %s: %r" % (name, error))
-    print("binding: %d passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)
+    run_tests.run("binding", globals())

@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 
 import lab
+import run_tests
 
 
 def refused(kind, text, function, *arguments, **more):
@@ -71,14 +72,4 @@ def test_known_mistakes_have_their_sentence():
 
 
 if __name__ == "__main__":
-    passed = failed = 0
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_"):
-            try:
-                test()
-                passed += 1
-            except Exception as error:
-                failed += 1
-                print("FAIL %s: %r" % (name, error))
-    print("lab: %d passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)
+    run_tests.run("lab", globals())
