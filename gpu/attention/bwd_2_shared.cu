@@ -8,7 +8,7 @@
  *            output has one owner that adds in one order, so the bits repeat; the price is that the weights are
  *            recomputed twice, seven products for the five that one kernel would need.
  * Predict    8 to 15 TFLOP/s of useful work: fwd_3's rate times 5/7.
- * Measured   10.9 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-29)
+ * Measured   10.9 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
  * Remains    the fp32 units, and the two products computed twice.
  *
  * Roles: block = 256 threads (16 x 16).  B = 64 rows (32 for D > 128) stay in registers, 32 rows of the other side at a

@@ -7,7 +7,7 @@
  *            read from shared memory serves a whole row of results in registers.  The scores exist only as a 64 x 32
  *            tile.
  * Predict    10 to 20 TFLOP/s: the fp32 units (about 60) now wait for shared memory only.
- * Measured   23.8 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-29)
+ * Measured   23.9 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
  *            5 times rung 2.
  * Remains    the fp32 units: the tensor cores do 16 times as many multiplications in a cycle.
  *
