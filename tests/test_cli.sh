@@ -100,6 +100,8 @@ expect 2 'needs the case' check --judge out.safetensors
 expect 2 'goes with a case' check --dtype bf16
 expect 2 'takes one case' check "$cases/smallest.safetensors" "$cases/two_prompts.safetensors" --judge out.safetensors
 expect 2 'law' check --law no_such_law
+expect 2 'needs the --backend' check --kernel tiled
+expect 2 'no kernel "warp9" on cpu' check --backend cpu --kernel warp9
 expect 2 'takes one' attention -o out.safetensors
 expect 2 'takes one' attention a b -o out.safetensors
 expect 2 'o OUT is missing' attention "$cases/smallest.safetensors"

@@ -15,14 +15,11 @@
 
 static const char about[] =
     "usage: dualkv check [CASE...] [FLAGS]\n\n"
-    "Runs each case and compares every result with the answers in the file, or with the definition in double when the "
-    "file\n"
-    "holds none.  A line per tensor: relative error, its bound, the largest error of a row (10 times the bound is "
-    "allowed)\n"
-    "and where to look; --against also names the tensor and row that differ most of all.  In 16-bit types the backward "
-    "reads\n"
-    "an o that was rounded; gradients that are exact for that o are\n"
-    "right too.  Without a case: the built-in suite of laws, on every backend that is here.\n\n"
+    "Runs each case and compares every result with the answers in the file, or with the definition in double\n"
+    "when it holds none.  A line per tensor: relative error, its bound, the largest error of a row (10 times\n"
+    "the bound is allowed) and where to look; --against also names the tensor and row that differ most of all.\n"
+    "In 16-bit types the backward reads an o that was rounded; gradients that are exact for that o are right too.\n"
+    "Without a case: the built-in suite of laws, on every backend that is here.\n\n"
     "  dualkv check tests/cases/*.safetensors --backend cpu\n"
     "  dualkv check case.safetensors --backend gpu --kernel mma --against cpu\n"
     "  dualkv check case.safetensors --judge out.safetensors     judges outputs that somebody else wrote\n"
@@ -252,15 +249,27 @@ static dkv_status run_suite(struct check *check, const char *name, int32_t *skip
   return DKV_OK;
 }
 
+/** Can the laws be asked this way?  Said before the heading, so that a refusal stands alone. */
+static dkv_status laws_askable(const struct check *check) {
+  const dkv_backend *backend = NULL;
+  dkv_execute_options options;
+  DKV_REQUIRE(check->run.dtype == NULL, DKV_ERR_RANGE,
+              "dualkv check: --dtype goes with a case; the suite runs every type");
+  DKV_REQUIRE(check->judge == NULL, DKV_ERR_RANGE, "dualkv check: --judge needs the case that it is judged by");
+  DKV_REQUIRE(check->run.kernel == NULL || check->run.backend != NULL, DKV_ERR_RANGE,
+              "dualkv check: --kernel %.60s needs the --backend that has it; dualkv kernels lists them",
+              check->run.kernel);
+  if (check->run.backend == NULL) return DKV_OK;
+  DKV_TRY(dkv_backend_find(&backend, check->run.backend));
+  return dkv_tool_options(&options, backend, &check->run);
+}
+
 /** No case is given: every law, on the backend that was named or on all that are here. */
 static int check_laws(struct check *check) {
   const struct dkv_style *style = dkv_tool_style();
   int32_t skipped = 0;
-  dkv_status status = DKV_OK;
-  if (check->run.dtype != NULL)
-    return dkv_tool_fail(dkv_fail(DKV_ERR_RANGE, "dualkv check: --dtype goes with a case; the suite runs every type"));
-  if (check->judge != NULL)
-    return dkv_tool_fail(dkv_fail(DKV_ERR_RANGE, "dualkv check: --judge needs the case that it is judged by"));
+  dkv_status status = laws_askable(check);
+  if (status != DKV_OK) return dkv_tool_fail(status);
   printf("%s%-22s %-4s %-8s %-10s %-5s %5s %9s %9s%s\n", style->title, "law", "on", "", "kernel", "type", "runs",
          "error", "bound", style->off);
   if (check->run.backend != NULL) status = run_suite(check, check->run.backend, &skipped);
