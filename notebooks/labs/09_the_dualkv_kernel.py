@@ -220,7 +220,7 @@ for name, r in ladder.items():
     )
 
 # %% [markdown]
-# Three jumps. From `naive` to `shared` bytes are saved (lab 08). With `mma` the tensor cores do the products. From there on nothing is computed faster; waiting is removed: copies run during products (`pipeline`), a copy engine fills whole tiles (`wgmma`), and one group of warps is in its softmax while another multiplies (`hopper`).
+# Three jumps. From `naive` to `shared` bytes are saved (lab 08). With `mma` the tensor cores do the products. From there on waiting is removed: copies run during products (`pipeline`; it gains nothing over `mma`, where a second block on the multiprocessor hides the copies already); Hopper's engines copy whole tiles and multiply them where they land (`wgmma`); and one group of warps is in its softmax while another multiplies (`hopper`).
 
 # %% [wrong] ranges | keys of siblings are loaded
 # return [(0, i1)]

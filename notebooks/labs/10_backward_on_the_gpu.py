@@ -119,7 +119,6 @@ def ordered_sum(arrivals):
 
 
 # %%
-want = float(add_up(parts))
 results_of_orders = []
 for seed in range(50):
     order = np.random.default_rng(seed).permutation(64)
@@ -224,7 +223,7 @@ ax.set(
 )
 ax.tick_params(labelsize=8)
 ax.invert_yaxis()
-show(figure, "bars of the extra time of the ordered mode by shape: highest where tiles are few or uneven")
+show(figure, "bars of the extra time of the ordered mode by shape, each with both times")
 print(origin)
 
 # %% [markdown]
