@@ -10,13 +10,15 @@
 #   KERNELS="mma pipeline"           only these rungs          SECONDS_EACH=150   limit of one command
 #   BENCH="P,N,R ..."                shapes of the tensor-core rungs
 #   FUZZ=40 SEED=1                   seconds of random problems for each rung, and the first problem's seed
+#   CUBLAS=DIR                       where libcublas.so.13 is; it is looked for when this is not set
 #
 # Checks run beside each other, with guard zones around every tensor (gpu/runtime/arena.h) except under the sanitizer, which
 # sees more without them; times are taken alone.  Results go to docs/results (to $OUT when that is set): gpu_checks.json, and
 # gpu_bench.json, a list of what `dualkv bench --json` wrote.
-# Exit code 1 when anything failed, 2 when nothing could run.
+# Exit code 1 when anything failed, 2 when nothing could run.  tests/test_run_gpu.sh tries this script without a GPU.
 set -u
-cd "$(dirname "$0")/.."
+export LC_ALL=C # numbers with points, and bytes cut as bytes: both go into JSON
+cd "$(dirname "$0")/.." || exit 2
 carry=${CARRY:-build/gpu_carry} at=
 drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals fuzz_driver"
 
@@ -44,17 +46,21 @@ if [ -z "$at" ]; then make test-gpu; exit; fi # builds, and comes back with --bu
 out=${OUT:-docs/results}
 log=$out/gpu_run.log
 mkdir -p "$out" && : >"$log" || exit 2
-cublas=$(ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib 2>/dev/null | while read -r d; do
-  [ -e "$d/libcublas.so.13" ] && echo "$d" && break; done)
+cublas=${CUBLAS:-$(ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib 2>/dev/null | while read -r d; do
+  [ -e "$d/libcublas.so.13" ] && echo "$d" && break; done)}
 [ -n "$cublas" ] ||
   cublas=$(dirname "$(find / -name 'libcublas.so.13' -not -path '/proc/*' 2>/dev/null | head -n 1)" 2>/dev/null)
 at=$(cd "$at" && pwd)
 export LD_LIBRARY_PATH=$at:$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive
 dualkv=$at/dualkv gpu=$at/tests/gpu
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
-device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
-commit=$(cat "$at/commit" "$at/.commit" 2>/dev/null | head -n 1)
-parts=${PARTS:-refusals laws cases drivers fuzz bits far sanitize bench}
+plain() { tr -d '\\"\000-\037\177-\377'; } # what may stand in a JSON string as it is
+device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null) ||
+  device= # it tells on stdout why there is none
+device=$(echo "$device" | head -n 1 | plain)
+commit=$(cat "$at/commit" "$at/.commit" 2>/dev/null | head -n 1 | plain)
+all_parts="refusals laws cases drivers fuzz bits far sanitize bench"
+parts=${PARTS:-$all_parts}
 kernels=${KERNELS:-naive warp shared mma pipeline wgmma hopper}
 limit=${SECONDS_EACH:-150}
 passed=0 failed=0 records= began=$SECONDS
@@ -68,14 +74,14 @@ start() {
   while [ "$(jobs -rp | wc -l)" -ge 32 ]; do wait -n; done
   (
     begin=$(date +%s.%N)
-    OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} timeout "$limit" "$@" >"$log.$n" 2>&1
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} timeout -k 20 "$limit" "$@" >"$log.$n" 2>&1
     rc=$?
     echo "$rc $(echo "$(date +%s.%N) $begin" | awk '{printf "%.1f", $1-$2}')" >"$log.$n.rc"
   ) &
 }
 write_checks() {
   cat >"$out/gpu_checks.json" <<JSON
-{"schema": "dualkv.gpu_run.1", "device": "$(echo "$device" | tr -d '"\\')", "date": "$(date -u +%FT%TZ)",
+{"schema": "dualkv.gpu_run.1", "device": "$device", "date": "$(date -u +%FT%TZ)",
  "commit": "${commit:-unknown}", "seconds": $((SECONDS - began)), "passed": $passed, "failed": $failed, "checks": [$records
 ]}
 JSON
@@ -84,9 +90,11 @@ collect() {
   local n rc seconds last
   wait
   for n in "${!names[@]}"; do
-    read -r rc seconds <"$log.$n.rc"
+    rc="" seconds=""
+    read -r rc seconds 2>/dev/null <"$log.$n.rc"
+    rc=${rc:-99} seconds=${seconds:-0} # nothing was written down: who should have done so was killed
     { echo "== ${names[n]} (exit $rc)"; cat "$log.$n"; } >>"$log"
-    last=$(grep -v '^$' "$log.$n" | tail -n 1 | tr -d '\\"\000-\037' | cut -c1-160)
+    last=$(grep -v '^$' "$log.$n" | tail -n 1 | plain | cut -c1-160)
     if [ "$rc" -eq 0 ]; then
       passed=$((passed + 1))
     else
@@ -109,37 +117,44 @@ all_cases=()
 more=../shared/cases
 [ -d "$at/cases" ] && more=$at/cases
 for file in tests/cases/*.safetensors "$more"/*.safetensors; do
-  [ -e "$file" ] && all_cases+=("$(head_dim "$file") $file")
+  [ -e "$file" ] && has cases || continue
+  dim=$(head_dim "$file" 2>/dev/null) || dim=unreadable
+  all_cases+=("$dim $file")
 done
-# cases_of KERNEL TYPE: which cases does a rung take in a type?  The tensor-core rungs take 16-bit types and few head sizes.
+# cases_of KERNEL: which cases does a rung take?  A file that cannot be read is for every rung: one of them shall say why.
 cases_of() {
   local entry dims=" 64 96 128 "
   case $1 in
   naive | warp | shared) dims=any ;;
   wgmma | hopper) dims=" 64 128 " ;;
   esac
-  [ "$dims" = any ] || [ "$2" != f32 ] || return
+  dims="$dims unreadable "
   for entry in "${all_cases[@]}"; do
-    if [ "$dims" = any ] || [[ $dims == *" ${entry%% *} "* ]]; then echo "${entry#* }"; fi
+    if [[ $dims == any* || $dims == *" ${entry%% *} "* ]]; then echo "${entry#* }"; fi
   done
 }
 # The backward rung that goes with a forward one in the drivers
 backward_of() { case $1 in warp) echo shared ;; pipeline) echo mma ;; *) echo "$1" ;; esac; }
-# clean TOOL COMMAND...: under the sanitizer; its summary must say 0, and the command itself must succeed
+# clean TOOL NAME COMMAND...: under the sanitizer; every summary must say 0, and the command itself must succeed
 clean() {
   start "$1 $2" bash -c 'tool=$1; shift 2; text=$("$0" --tool "$tool" --error-exitcode 9 "$@" 2>&1); rc=$?; echo "$text"
+    echo "$text" | grep "SUMMARY: " | grep -qvE "SUMMARY: 0 (errors|hazards)" && exit 9
     echo "$text" | grep -qE "SUMMARY: 0 (errors|hazards)" && exit $rc; exit 9' "$sanitizer" "$@"
 }
 
 [ -n "$device" ] || { echo "run_gpu: nvidia-smi shows no GPU here" >&2; exit 2; }
+for part in $parts; do
+  [[ " $all_parts " == *" $part "* ]] || { echo "run_gpu: there is no part \"$part\"; there are $all_parts" >&2; exit 2; }
+done
 echo "$device, commit ${commit:-unknown}"
 export DKV_GPU_GUARD=1
 if has refusals; then start "refusals" "$gpu/refusals"; start "refusals card" "$gpu/refusals" card; fi
 if has laws; then for k in $kernels; do start "laws $k" "$dualkv" check --backend gpu --kernel "$k"; done; fi
 if has cases; then
   for k in $kernels; do for t in f32 bf16 f16; do
-    mapfile -t list < <(cases_of "$k" "$t")
-    [ ${#list[@]} -gt 0 ] || continue
+    case $k,$t in naive,* | warp,* | shared,* | *16) ;; *) continue ;; esac # tensor cores take 16-bit types
+    mapfile -t list < <(cases_of "$k")
+    [ ${#list[@]} -gt 0 ] || { start "cases $k $t (0)" sh -c 'echo "no case file for this rung"; exit 9'; continue; }
     start "cases $k $t (${#list[@]})" "$dualkv" check "${list[@]}" --backend gpu --kernel "$k" --dtype "$t"
   done; done
   start "against cpu" "$dualkv" check tests/cases/{around_tiles,wide_heads,huge_scores}.safetensors --backend gpu --against cpu
@@ -201,9 +216,10 @@ bench() {
   local k=$1 p=$2 n=$3 r=$4 h=$5 hkv=$6
   shift 6
   OMP_NUM_THREADS=$(nproc) start "bench $k $p,$n,$r" \
-    bash -c '"$@" >"$0"' "$log.bench.${#benches[@]}" "$dualkv" bench --backend gpu --kernel "$k" --dtype bf16 \
-    --prompt "$p" --responses "$n" --response-length "$r" --heads "$h" --kv-heads "$hkv" --head-dim 128 \
-    --repeats "${REPEATS:-5}" --json "$@"
+    bash -c '"$@" >"$0" && python3 -m json.tool "$0" >/dev/null; rc=$?
+      [ $rc -eq 0 ] || { cat "$0"; rm -f "$0"; }; exit $rc' "$log.bench.${#benches[@]}" \
+    "$dualkv" bench --backend gpu --kernel "$k" --dtype bf16 --prompt "$p" --responses "$n" --response-length "$r" \
+    --heads "$h" --kv-heads "$hkv" --head-dim 128 --repeats "${REPEATS:-5}" --json "$@"
   benches+=("$log.bench.${#benches[@]}")
   collect
 }
@@ -229,7 +245,7 @@ if has bench; then
   done >"$out/gpu_bench.json"
   [ $first -eq 1 ] && rm -f "$out/gpu_bench.json" || echo "]" >>"$out/gpu_bench.json"
 fi
-write_checks
+write_checks || { echo "run_gpu: cannot write $out/gpu_checks.json" >&2; exit 2; }
 echo "run_gpu: $passed passed, $failed failed in $((SECONDS - began)) s; $out/gpu_checks.json, log in $log"
 [ $((passed + failed)) -gt 0 ] || exit 2
 [ $failed -eq 0 ]
