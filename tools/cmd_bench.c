@@ -12,15 +12,13 @@
 
 static const char about[] =
     "usage: dualkv bench --prompt P --responses N --response-length R [FLAGS]\n\n"
-    "Compares the kernels with the definition first, and times nothing that is wrong.  Then packed and replicated in "
-    "turn, the\n"
-    "same kernel on both, medians with the smallest and the largest.  Useful FLOPs are 4 D H pairs forward, 2.5 times "
-    "that\n"
-    "backward, pairs counted on the packed layout for both.  The ceiling is the library's matrix product in the same "
-    "run.\n\n"
+    "Compares the kernels with the definition first, and times nothing that is wrong.  Then packed and replicated\n"
+    "in turn, the same kernel on both, medians with the smallest and the largest.  Useful FLOPs are 4 D H pairs\n"
+    "forward, 2.5 times that backward, pairs counted on the packed layout for both.  The ceiling is the library's\n"
+    "matrix product in the same run.\n\n"
     "  dualkv bench --prompt 2048 --responses 16 --response-length 128 --heads 8 --kv-heads 2 --head-dim 128\n"
-    "  dualkv bench --backend gpu --prompt 16384 --responses 28 --response-length 2048 --heads 32 --kv-heads 8 "
-    "--json\n";
+    "  dualkv bench --backend gpu --dtype bf16 --prompt 8192 --responses 32 --response-length 1024 --heads 32 "
+    "--kv-heads 8\n";
 
 /** The command line. */
 struct bench_flags {
