@@ -134,9 +134,8 @@ static void draw(FILE *f, const char *title, const struct curve *curves, int32_t
           end + 18 * count);
   write_text(f, title);
   fprintf(f, "</title>\n"
-             "<style>svg{--bg:#fff;--ink:#16202c;--line:#d3dae3}\n@media (prefers-color-scheme:dark)"
-             "{svg{--bg:#12171e;--ink:#e7ecf2;--line:#39434f}}\ntext{font:13px sans-serif;fill:var(--ink)}"
-             ".grid{stroke:var(--line)}.bg{fill:var(--bg)}.b{font-weight:600}</style>\n"
+             "<style>text{font:13px sans-serif;fill:#16202c}.grid{stroke:#d3dae3}.bg{fill:#fff}.b{font-weight:600}\n"
+             "@media (prefers-color-scheme:dark){text{fill:#e7ecf2}.grid{stroke:#39434f}.bg{fill:#12171e}}</style>\n"
              "<rect class='bg' width='100%%' height='100%%'/>\n<text class='b' x='14' y='24'>");
   write_text(f, title);
   fprintf(f, "</text>\n");

@@ -11,25 +11,45 @@ from html import escape
 WIDTH = 480
 RESPONSES = "abcd"
 
-STYLE = """
-svg{--bg:#fff;--ink:#16202c;--soft:#566373;--line:#c3ccd8;--p:#0072b2;--on-p:#fff;--ghost:#dfe4ea;--hatch:#8b96a5}
-@media (prefers-color-scheme:dark){svg{--bg:#12171e;--ink:#e7ecf2;--soft:#a5b1c0;--line:#46515f;\
---p:#4aa8e0;--on-p:#0a0e13;--ghost:#2c3540;--hatch:#77859a}}
-text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px;fill:var(--ink)}
-.bg{fill:var(--bg)}.soft{fill:var(--soft)}.b{font-weight:600}.mono{font-family:ui-monospace,Menlo,Consolas,monospace}
-.on-p{fill:var(--on-p)}.on-r{fill:#111}.t-p{fill:var(--p)}
-.p{fill:var(--p)}.ra{fill:#e69f00}.rb{fill:#d9662b}.rc{fill:#d889b4}.rd{fill:#e8dc5a}.neutral{fill:var(--ghost)}
-.ghost{fill:url(#copy);stroke:var(--hatch);stroke-width:.6}.empty{fill:none;stroke:var(--line);stroke-width:.6}
-.frame{fill:none;stroke:var(--ink);stroke-width:1.5}.box{fill:none;stroke:var(--soft);stroke-width:1}
-.l{fill:none;stroke:var(--ink);stroke-width:1.2}.thin{fill:none;stroke:var(--line);stroke-width:1}
-.dash{stroke-dasharray:5 4}.lp{stroke:var(--p);fill:none;stroke-width:2.4}.la{stroke:#e69f00;fill:none;stroke-width:2.4}
-.lb{stroke:#d9662b;fill:none;stroke-width:2.4}.lc{stroke:#d889b4;fill:none;stroke-width:2.4}
+NAMES = ("ink", "soft", "line", "p", "on_p", "ghost", "hatch", "bg")
+LIGHT = dict(zip(NAMES, "#16202c #566373 #c3ccd8 #0072b2 #fff #dfe4ea #8b96a5 #fff".split()))
+DARK = dict(zip(NAMES, "#e7ecf2 #a5b1c0 #46515f #4aa8e0 #0a0e13 #2c3540 #77859a #12171e".split()))
+
+# What changes with the page.  Colours are written out for both, since programs for slides know no CSS variables.
+PAGE = """text,.tip{fill:INK}.bg{fill:BG}.soft{fill:SOFT}.on-p{fill:ON_P}.t-p,.p{fill:P}.neutral,.copy{fill:GHOST}
+.ghost,.hatch{stroke:HATCH}.empty,.thin{stroke:LINE}.frame,.l{stroke:INK}.box{stroke:SOFT}.lp{stroke:P}
 """
 
+
+def page(colours):
+    """The rules of PAGE with the colours filled in; each name stands between a colon and a closing brace."""
+    rules = PAGE
+    for name, colour in colours.items():
+        rules = rules.replace(":%s}" % name.upper(), ":%s}" % colour)
+    return rules
+
+
+STYLE = (
+    """
+text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px}
+.b{font-weight:600}.mono{font-family:ui-monospace,Menlo,Consolas,monospace}.on-r{fill:#111}
+.ra{fill:#e69f00}.rb{fill:#d9662b}.rc{fill:#d889b4}.rd{fill:#e8dc5a}
+.ghost{fill:url(#copy);stroke-width:.6}.empty{fill:none;stroke-width:.6}.hatch{stroke-width:1.6}
+.frame{fill:none;stroke-width:1.5}.box{fill:none;stroke-width:1}
+.l{fill:none;stroke-width:1.2}.thin{fill:none;stroke-width:1}
+.dash{stroke-dasharray:5 4}.lp{fill:none;stroke-width:2.4}.la{stroke:#e69f00;fill:none;stroke-width:2.4}
+.lb{stroke:#d9662b;fill:none;stroke-width:2.4}.lc{stroke:#d889b4;fill:none;stroke-width:2.4}
+"""
+    + page(LIGHT)
+    + "@media (prefers-color-scheme:dark){\n"
+    + page(DARK)
+    + "}\n"
+)
+
 DEFINITIONS = """<defs><pattern id="copy" width="6" height="6" patternUnits="userSpaceOnUse" \
-patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--ghost)"/><path d="M0 0V6" stroke="var(--hatch)" \
-stroke-width="1.6"/></pattern><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">\
-<path d="M0 0L8 4L0 8z" fill="var(--ink)"/></marker></defs>"""
+patternTransform="rotate(45)"><rect class="copy" width="6" height="6"/><path class="hatch" d="M0 0V6"/></pattern>\
+<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">\
+<path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>"""
 
 
 def n(x):
