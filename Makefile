@@ -54,9 +54,10 @@ NVWERROR ?= -Werror all-warnings
 GPU_LDFLAGS ?= -Xlinker -z,defs
 NVFLAGS = -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC,-Wall,-Wextra $(NVWERROR)
 comma := ,
-# Files whose path says "hopper" use wgmma and TMA, which exist for sm_90a alone; the ladder below runs on anything from sm_80.
+# Files whose path says "hopper" use wgmma and TMA, which exist for sm_90a alone; the ladder below runs on anything from sm_80: cards
+# newer than sm_90 find PTX, of which their driver makes code.
 gencode = $(if $(findstring hopper,$(1)),-gencode=arch=compute_90a$(comma)code=sm_90a,\
-  -gencode=arch=compute_80$(comma)code=sm_80 -gencode=arch=compute_90$(comma)code=sm_90)
+  -gencode=arch=compute_80$(comma)code=sm_80 -gencode=arch=compute_90$(comma)code=[sm_90$(comma)compute_90])
 # Tensor-core kernels may not spill a register; the simple rungs may (tools/check_ptxas.sh reads every log again).
 tensor = $(or $(findstring hopper,$(1)),$(findstring mma,$(1)),$(findstring pipeline,$(1)))
 ptxas = -Xptxas -v$(if $(call tensor,$(1)),$(comma)--warn-on-spills)
@@ -213,7 +214,7 @@ stamp = @mkdir -p $(@D); printf '%s\n' $(1) | cmp -s - $@ || printf '%s\n' $(1) 
 $(BUILD)/.flags-c: FORCE
 	$(call stamp,'$(CC) $(ALL_CFLAGS)' "`$(CC) -march=$(MARCH) -dM -E -x c /dev/null | cksum`")
 $(BUILD)/.flags-gpu: FORCE
-	$(call stamp,'$(NVCC) $(NVFLAGS)')
+	$(call stamp,'$(NVCC) $(NVFLAGS) $(call gencode,ladder) $(call gencode,hopper)')
 # The commit is known to one object only, so that a new commit recompiles one file.
 CODE_CHANGED = $(shell git status --porcelain -- Makefile common cpu gpu tools 2>/dev/null | head -n 1)
 COMMIT = $(or $(DKV_COMMIT),$(shell git rev-parse --short=10 HEAD 2>/dev/null)$(if $(CODE_CHANGED),-dirty),unknown)
@@ -257,7 +258,7 @@ $(GPU_TESTS): $(BUILD)/tests/gpu/%: tests/gpu/%.cu $(BUILD)/libdualkv_gpu.so
 	@mkdir -p $(@D)
 	@echo "nvcc $<"
 	@$(NVCC) $(NVFLAGS) -gencode=arch=compute_90a$(comma)code=sm_90a \
-	  $(if $(filter %ladder_driver,$@),-gencode=arch=compute_80$(comma)code=sm_80) -MMD -MP -MF $@.d $< -o $@ \
+	  $(if $(filter %ladder_driver %fuzz_driver,$@),$(call gencode,ladder)) -MMD -MP -MF $@.d $< -o $@ \
 	  -L$(BUILD) -ldualkv_gpu -ldualkv -lcublas -Xlinker -rpath$(comma)'$$ORIGIN/../..',-rpath$(comma)'$$ORIGIN'
 
 -include $(C_OBJ:.o=.d) $(GPU_OBJ:.o=.d) $(GPU_TESTS:=.d)

@@ -7,6 +7,8 @@
 #   pipeline     HMMA, LDSM and LDGSTS            HGMMA             sm_80, sm_90    (and cp.async)
 #   any other    -                                HMMA, HGMMA       -
 #
+# And every file but Hopper's holds PTX besides, for cards newer than sm_90.
+#
 # A kernel multiplies when it holds HMMA or HGMMA anywhere, so what is said of a kernel is said of its main loop.  The
 # disassembler is $CUOBJDUMP, or cuobjdump on PATH, beside nvcc or in DIR; --fetch installs NVIDIA's from PyPI into DIR when
 # there is none.  Without any it says so and exits 0: nothing was read.
@@ -33,7 +35,7 @@ find_disassembler || {
 
 for object in "$@"; do
   echo "== $object"
-  "$tool" -sass "$object" 2>/dev/null | awk '/Function :|arch = | HGMMA| HMMA| UTMALDG| LDSM| LDGSTS/'
+  "$tool" -sass "$object" 2>/dev/null | awk '/Function :|arch = |Fatbin ptx| HGMMA| HMMA| UTMALDG| LDSM| LDGSTS/'
 done | awk '
   function fail(text) { print "FAIL: " file ": " text; bad++ }
   function kernel_ends(   what) {
@@ -54,17 +56,19 @@ done | awk '
   }
   function file_ends() {
     kernel_ends()
+    if (file != "" && kind != "hopper" && !ptx) fail("no PTX for newer cards")
     if (file == "" || kind == "other") return
     n = split(kind == "hopper" ? "sm_90a" : "sm_80 sm_90", word, " ")
     for (i = 1; i <= n; i++) if (!seen[word[i]]) fail("no kernel for " word[i] " multiplies on tensor cores")
   }
   /^== / {
     file_ends()
-    file = $2; files++; split("", seen)
+    file = $2; files++; ptx = 0; split("", seen)
     base = file; sub(/.*\//, "", base)
     kind = base ~ /hopper/ ? "hopper" : base ~ /pipeline/ ? "pipeline" : base ~ /mma/ ? "mma" : "other"
     next
   }
+  /^Fatbin ptx/ { ptx = 1; next }
   /arch = / { kernel_ends(); arch = $3; next }
   /Function :/ { kernel_ends(); name = $3; split("", count); next }
   { for (i = 1; i <= NF; i++) if (match($i, /^(HGMMA|HMMA|UTMALDG|LDSM|LDGSTS)/)) { count[substr($i, 1, RLENGTH)]++; break } }
