@@ -5,11 +5,12 @@
  *     fuzz_driver rungs FORWARD BACKWARD SECONDS SEED [ROWS]   problem after problem; 0 seconds: that seed alone;
  *                                                              "all all": each problem draws its own pair of rungs
  *     fuzz_driver streams SECONDS SEED                         the same from two host threads, each with its own stream
- *     fuzz_driver planted                                      errors planted into the results: each must be found
+ *     fuzz_driver planted                                      errors planted into either direction: each must be found
  *
  * Outputs and workspace start as NaN.  Every result is compared with the answer; a second run in the same, uncleared
- * workspace must give equal bits where kernels.def promises them; inputs must stay as they were; and with
- * DKV_GPU_GUARD=1 so must the memory around every tensor.  The first failure ends the driver with its seed and shape.
+ * workspace must give equal bits where kernels.def promises them, and else a right answer too; inputs must stay as they
+ * were; and with DKV_GPU_GUARD=1 so must the memory around every tensor.  The first failure ends the driver with its
+ * seed and shape.
  *
  * Exit code 1 when something failed.  Read before: fuzz_case.cuh.
  */
@@ -36,6 +37,7 @@ struct manner {
   int32_t rows;
   void *stream;
   plant planted;
+  int direction = DKV_FORWARD; /**< in which it is planted */
 };
 
 /** The first thing that was wrong; empty when nothing was. */
@@ -110,30 +112,39 @@ static bool move_a_row(dkv_layout *out, const dkv_layout *from) {
   return false;
 }
 
-/** Runs one direction of `p` twice and judges everything but nearness. */
-static finding conduct(problem &p, const manner &m, int direction) {
+/**
+ * Runs one direction of `p` twice and judges everything but the second run's nearness.
+ * @param[in] answer what a first run must be near to when the second may have other bits; NULL: not judged
+ */
+static finding conduct(problem &p, const problem *answer, const manner &m, int direction) {
   const int first = direction == DKV_FORWARD ? O : DQ, last = direction == DKV_FORWARD ? LSE : DV;
   const dkv_kernel *kernel = m.kernel[direction];
+  const bool promised =
+      kernel->determinism == DKV_ALWAYS || (kernel->determinism == DKV_ON_REQUEST && p.a.deterministic);
+  const plant planted = direction == m.direction ? m.planted : NOTHING;
+  finding wrong_at_first;
   std::vector<char> before[TENSORS], once[TENSORS];
   for (int t = 0; t < first; ++t) before[t] = fetch(p, t);
   for (int t = first; t <= last; ++t) p.tensor[t].spoil();
   dkv_layout wrong = {};
-  if (m.planted == MASK && move_a_row(&wrong, &p.layout)) p.a.layout = &wrong;
+  if (planted == MASK && move_a_row(&wrong, &p.layout)) p.a.layout = &wrong;
   launch(p, kernel, m.stream ? 4 : 1);
   for (int t = first; t <= last; ++t) once[t] = fetch(p, t);
+  for (int t = first; t <= last && answer && !promised && wrong_at_first.empty(); ++t)
+    wrong_at_first = near(p, *answer, t);
   for (int t = first; t <= last; ++t) p.tensor[t].spoil();
   cuda_must(cudaStreamSynchronize(nullptr), "fills");
   must(kernel->run(&p.a), "a second run");
   cuda_must(cudaStreamSynchronize((cudaStream_t)p.a.stream), "the second run");
   p.a.layout = &p.layout;
   dkv_layout_free(&wrong);
+  if (!wrong_at_first.empty()) return "first run: " + wrong_at_first;
   size_t row = (size_t)p.width(first) * dkv_dtype_size(p.dtype(first)), bytes = p.tensor[first].bytes;
-  if (m.planted == UNWRITTEN && bytes) must(gpu->fill((char *)p.tensor[first].at + bytes - row, 0xff, row), "plant");
-  if (m.planted == PAST_THE_END && bytes) must(gpu->fill((char *)p.tensor[first].at + bytes, 0, 1), "plant");
-  if (m.planted == INPUT && bytes) must(gpu->fill(p.tensor[K].at, 0, 2), "plant");
-  bool promised = kernel->determinism == DKV_ALWAYS || (kernel->determinism == DKV_ON_REQUEST && p.a.deterministic);
-  for (int t = first; t <= last && promised && m.planted != UNWRITTEN; ++t) {
-    if (m.planted == BITS && !once[t].empty()) once[t][once[t].size() / 2] ^= 1;
+  if (planted == UNWRITTEN && bytes) must(gpu->fill((char *)p.tensor[first].at + bytes - row, 0xff, row), "plant");
+  if (planted == PAST_THE_END && bytes) must(gpu->fill((char *)p.tensor[first].at + bytes, 0, 1), "plant");
+  if (planted == INPUT && bytes) must(gpu->fill(p.tensor[K].at, 0, 2), "plant");
+  for (int t = first; t <= last && promised && planted != UNWRITTEN; ++t) {
+    if (planted == BITS && !once[t].empty()) once[t][once[t].size() / 2] ^= 1;
     if (fetch(p, t) != once[t]) return std::string(tensor_names[t]) + " has other bits in a second run";
   }
   for (int t = 0; t < first; ++t)
@@ -197,12 +208,13 @@ static finding one(uint64_t seed, const manner &m) {
   for (int t = Q; t <= DOUT; ++t) copy_tensor(p, answer, t), copy_tensor(answer, p, t);
   bool poisoned = d.draw(16) == 0;
   for (int t = Q; t <= DOUT && poisoned; ++t) poison(p, t, d), copy_tensor(answer, p, t);
+  const bool judged = p.layout.rows > 0 && !poisoned;
   finding wrong;
   for (int direction = 0; direction < 2 && wrong.empty(); ++direction) {
     launch(answer, judge_of(m.kernel[direction]), 1);
-    wrong = conduct(p, m, direction);
+    wrong = conduct(p, judged ? &answer : nullptr, m, direction);
     const int first = direction == DKV_FORWARD ? O : DQ, last = direction == DKV_FORWARD ? LSE : DV;
-    for (int t = first; t <= last && wrong.empty() && p.layout.rows > 0 && !poisoned; ++t) wrong = near(p, answer, t);
+    for (int t = first; t <= last && wrong.empty() && judged; ++t) wrong = near(p, answer, t);
     for (int t = O; t <= LSE && direction == DKV_FORWARD; ++t) copy_tensor(p, answer, t), copy_tensor(answer, p, t);
     if (!wrong.empty()) wrong = (direction ? "backward: " : "forward: ") + wrong + "; " + name_shape(p, m, seed, f);
   }
@@ -245,7 +257,7 @@ static int run_for(double seconds, uint64_t seed, const manner &m, const char *n
   return 0;
 }
 
-/** Two host threads, each with its own stream, buffers and sequence of rungs, on one device. */
+/** Two host threads, each with its own stream, buffers and sequence of those rungs that this device has. */
 static int streams(double seconds, uint64_t seed) {
   static const char *const rungs[][2] = {
       {"hopper", "hopper"}, {"pipeline", "mma"}, {"wgmma", "wgmma"}, {"warp", "shared"}};
@@ -257,6 +269,7 @@ static int streams(double seconds, uint64_t seed) {
       cuda_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
       for (int n = 0; n < 8 && failures == 0; ++n) {
         const char *const *pair = rungs[(n + t * (n / 4)) % 4];
+        if (find(DKV_FORWARD, pair[0])->available() != DKV_OK) continue;
         manner m = {{find(DKV_FORWARD, pair[0]), find(DKV_BACKWARD, pair[1])}, 1500, stream, NOTHING};
         std::string name = "thread " + std::to_string(t) + " " + pair[0] + "/" + pair[1];
         failures += run_for(seconds / 8, seed + (uint64_t)(1000000 * t + 10000 * n), m, name.c_str());
@@ -267,18 +280,21 @@ static int streams(double seconds, uint64_t seed) {
   return failures;
 }
 
-/** Each kind of error must be found by a few problems. @return kinds that were not. */
+/** Each kind of error, in each direction, must be found there by a few problems. @return kinds that were not. */
 static int planted(void) {
   int failures = 0;
   setenv("DKV_GPU_GUARD", "1", 1);
-  for (int kind = MASK; kind < PLANTS; ++kind) {
-    manner m = {{find(DKV_FORWARD, "shared"), find(DKV_BACKWARD, "shared")}, 500, nullptr, (plant)kind};
+  for (int n = 0; n < 2 * (PLANTS - MASK); ++n) {
+    const int kind = MASK + n / 2, direction = n % 2;
+    const char *const where = direction ? "backward" : "forward";
+    manner m = {{find(DKV_FORWARD, "shared"), find(DKV_BACKWARD, "shared")}, 500, nullptr, (plant)kind, direction};
     finding found;
     uint64_t seed = 1;
     for (; seed < 40 && found.empty(); ++seed) found = one(seed, m);
-    failures += found.empty();
+    const bool good = found.rfind(where, 0) == 0; /* a finding begins with its direction */
+    failures += !good;
     (void)gpu->synchronize(); /* tells of what was planted past the end once more */
-    printf("%s planted %s: %s\n", found.empty() ? "FAIL" : "pass", plant_names[kind],
+    printf("%s %s, planted %s: %s\n", good ? "pass" : "FAIL", where, plant_names[kind],
            found.empty() ? "not found" : found.substr(0, 90).c_str());
   }
   return failures;
