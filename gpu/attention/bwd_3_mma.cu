@@ -24,7 +24,7 @@
  * Barriers: 2 a step: queries there, and the old p, ds, queries read; p and ds there.
  * Workspace: lse2, delta [H][T'] | dq [H][T'/64][64 D] floats, T' = T rounded up to 64 | plan.
  *
- * Read before: bwd_2_shared.cu, bwd_3_tile.cuh, async.cuh.  Read next: bwd_5_hopper.cu.
+ * Read before: bwd_2_shared.cu, bwd_3_tile.cuh, async.cuh.  Read next: bwd_4_hopper_plain.cu.
  */
 #include "gpu/attention/bwd_3_tile.cuh"
 #include "gpu/attention/delta.h"

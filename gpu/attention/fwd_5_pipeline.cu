@@ -19,7 +19,7 @@
  * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KB
  * Barriers: 2 a step: keys there, and the old values read; values there, and the keys read.
  *
- * Read before: fwd_4_mma.cu, async.cuh.  Read next: fwd_7_hopper.cu.
+ * Read before: fwd_4_mma.cu, async.cuh.  Read next: fwd_6_hopper_plain.cu.
  */
 #include "gpu/attention/fwd_mma.cuh"
 #include "gpu/runtime/async.cuh"
