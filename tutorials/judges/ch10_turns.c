@@ -89,7 +89,7 @@ static struct run simulate(float *sum, const struct queue *q, int workers, uint6
 }
 
 /** The turns of the usual mistakes, for item n at step s. */
-enum mistake { RIGHT, ALL_ZERO, BY_TILE, BACKWARDS, ITEM_NUMBER, INSIDE_ITEM, MISTAKES };
+enum mistake { RIGHT, ALL_ZERO, BY_TILE, BACKWARDS, ITEM_NUMBER, INSIDE_ITEM, FROM_ONE, MISTAKES };
 static const char *const reason[MISTAKES] = {
     NULL,
     "everybody has turn 0, so whoever comes first adds first",
@@ -97,6 +97,7 @@ static const char *const reason[MISTAKES] = {
     "the turns run against the queue: the foremost item waits for the last",
     "that is the item's number: items that do not visit the step have turns there too, and those never come",
     "that is counted along the item; the turns count the visitors of one step",
+    "turns begin at 0: a turn is the number of those who have added before",
 };
 
 static int32_t mistaken(const struct queue *q, int32_t n, int32_t s, enum mistake mistake) {
@@ -107,7 +108,7 @@ static int32_t mistaken(const struct queue *q, int32_t n, int32_t s, enum mistak
     after += m > n;
     smaller += q->item[m].tile < q->item[n].tile;
   }
-  const int32_t values[MISTAKES] = {before, 0, smaller, after, n, s - q->item[n].first};
+  const int32_t values[MISTAKES] = {before, 0, smaller, after, n, s - q->item[n].first, before + 1};
   return values[mistake];
 }
 
@@ -123,7 +124,7 @@ static const char *why(const struct queue *q, uint32_t rubbish) {
   for (int m = ALL_ZERO; m < MISTAKES; ++m)
     if (fits(q, (enum mistake)m)) return reason[m];
   if (q->turn[0] >= (int32_t)rubbish) return "visits held rubbish: the counters were not set to 0 first";
-  return "the n-th item of the queue that visits a step has turn n there";
+  return "the first item of the queue that visits a step has turn 0 there, the next one turn 1";
 }
 
 /** What the wrong turns lead to. */
