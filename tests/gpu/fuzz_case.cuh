@@ -3,7 +3,8 @@
  * @brief One random problem for the GPU: drawn from a seed, its tensors on the device, and the answer in f32.
  *
  * What is drawn is what kernels trip over: segments of no rows, lengths around every tile size, one row, no row, deep
- * chains, thousands of tiny segments, head ratios that are no power of two, scales of 0 and below.
+ * chains, thousands of tiny segments, head ratios that are no power of two, scales of 0 and below, tensors that start
+ * nowhere but on the grid that they must (buffers.h).
  *
  * The answer is computed in f32 by another rung (which the laws hold to the definition in double) from the same rounded
  * inputs; the backward's from the same stored o and lse.  So a kernel is judged by the bounds of its own type.
@@ -107,17 +108,23 @@ static void cuda_must(cudaError_t error, const char *what) {
 
 /** Device memory full of NaN, released with its owner. */
 struct buffer {
-  void *at = nullptr;
-  size_t bytes = 0;
+  char *at = nullptr; /**< `offset` bytes into the allocation, which ends where the buffer ends */
+  size_t bytes = 0, offset = 0;
   buffer() = default;
   buffer(const buffer &) = delete;
   buffer &operator=(const buffer &) = delete;
-  ~buffer() { gpu->release(at); }
-  void make(size_t size) {
-    gpu->release(at);
+  ~buffer() { drop(); }
+  void drop() {
+    gpu->release(at ? at - offset : nullptr);
     at = nullptr;
+  }
+  void make(size_t size, size_t start = 0) {
+    void *base = nullptr;
+    drop();
     bytes = size;
-    must(gpu->allocate(&at, size), "allocate");
+    offset = size ? start : 0;
+    must(gpu->allocate(&base, offset + size), "allocate");
+    if (base) at = (char *)base + offset;
     spoil();
   }
   void spoil() { must(gpu->fill(at, 0xff, bytes), "fill"); }
@@ -143,10 +150,16 @@ struct problem {
   }
   dkv_dtype dtype(int t) const { return t == LSE ? DKV_F32 : a.dtype; }
 
-  void make(dkv_dtype type) {
+  /**
+   * @param[in] d    every second tensor lies off its allocation's start; before the others is a guard zone
+   * @param[in] grid those start at a multiple of these bytes, lse at one of 4
+   */
+  void make(dkv_dtype type, dice &d, size_t grid) {
     a.layout = &layout;
     a.dtype = type;
-    for (int t = 0; t < TENSORS; ++t) tensor[t].make((size_t)(rows(t) * width(t)) * dkv_dtype_size(dtype(t)));
+    for (int t = 0; t < TENSORS; ++t)
+      tensor[t].make((size_t)(rows(t) * width(t)) * dkv_dtype_size(dtype(t)),
+                     (t == LSE ? 4 : grid) * d.draw(2) * d.draw(32));
     a.q = tensor[Q].at, a.k = tensor[K].at, a.v = tensor[V].at, a.dout = tensor[DOUT].at;
     a.o = tensor[O].at, a.lse = tensor[LSE].at, a.dq = tensor[DQ].at, a.dk = tensor[DK].at, a.dv = tensor[DV].at;
   }

@@ -202,8 +202,9 @@ static finding one(uint64_t seed, const manner &m) {
   must(dkv_layout_copy(&answer.layout, &p.layout), "layout copy");
   answer.a = p.a;
   answer.a.deterministic = false;
-  p.make(type);
-  answer.make(DKV_F32);
+  dice places(~seed); /* not of `d`: a seed's problem is the same wherever its tensors lie */
+  p.make(type, places, 16);
+  answer.make(DKV_F32, places, 256);
   fill_inputs(answer, (uint32_t)seed);
   for (int t = Q; t <= DOUT; ++t) copy_tensor(p, answer, t), copy_tensor(answer, p, t);
   bool poisoned = d.draw(16) == 0;
