@@ -44,7 +44,7 @@ HELPERS := $(patsubst %.c,$(BUILD)/%,$(HELPER_SRC))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(FUZZ_SRC))
 GPU_OBJ := $(patsubst %.cu,$(BUILD)/%.cu.o,$(GPU_SRC))
 GPU_TESTS := $(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/*.cu))
-GPU_HOST_TESTS := $(addprefix $(BUILD)/tests/gpu/,bwd_plan work_lists refusals) # of those, what needs no GPU
+GPU_HOST_TESTS := $(addprefix $(BUILD)/tests/gpu/,ladder_plan bwd_plan work_lists refusals) # of those, what needs no GPU
 C_OBJ := $(LIB_OBJ) $(TOOL_OBJ) $(SUPPORT_OBJ) $(TESTS:=.o) $(HELPERS:=.o) $(FUZZERS:=.o)
 
 # --- the GPU half: only where nvcc is, only run where a device is ---------------------------------------------------

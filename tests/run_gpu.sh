@@ -20,7 +20,7 @@ set -u
 export LC_ALL=C # numbers with points, and bytes cut as bytes: both go into JSON
 cd "$(dirname "$0")/.." || exit 2
 carry=${CARRY:-build/gpu_carry} at=
-drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals fuzz_driver"
+drivers="ladder_driver fwd_driver bwd_hopper hopper_plumbing ladder_plan bwd_plan work_lists refusals fuzz_driver"
 
 pack() {
   local from=$1 file
@@ -160,6 +160,7 @@ if has cases; then
   start "against cpu" "$dualkv" check tests/cases/{around_tiles,wide_heads,huge_scores}.safetensors --backend gpu --against cpu
 fi
 if has drivers; then
+  start "plan of the ladder" "$gpu/ladder_plan"
   start "plan of bwd hopper" "$gpu/bwd_plan"
   start "lists of fwd hopper" "$gpu/work_lists"
   start "plumbing" "$gpu/hopper_plumbing"

@@ -19,7 +19,7 @@ sound() {
     [ $tool = memcheck ] && echo "= ERROR SUMMARY: 0 errors" || echo "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
     exit $code'
   program carry/dualkv 'case $* in *--json*) echo "{\"a\": 1}" ;; *junk*) exit 2 ;; *) echo "1 passed, 0 failed" ;; esac'
-  for name in ladder_driver fwd_driver bwd_hopper hopper_plumbing bwd_plan work_lists refusals fuzz_driver; do
+  for name in ladder_driver fwd_driver bwd_hopper hopper_plumbing ladder_plan bwd_plan work_lists refusals fuzz_driver; do
     program carry/tests/gpu/$name 'echo fine'
   done
   echo abc >"$work/carry/commit"
