@@ -13,7 +13,7 @@
  *
  * Roles: block = 256 threads (16 x 16).  B = 64 rows (32 for D > 128) stay in registers, 32 rows of the other side at a
  *   time.
- * Shared memory, floats: x, y [B][W+4] | a, b [32][W+4] | w, u [B][36]       D = 128: 119 KB
+ * Shared memory, floats: x, y [B][W+4] | a, b [32][W+4] | w, u [B][36]       D = 128: 117 KiB
  *     rows:     x = q, y = do, a = k, b = v, w = ds
  *     columns:  x = k, y = v,  a = q, b = do, w = p^T, u = ds^T
  * Workspace: delta [H][T] | in f32 fine rows [H][T] | plan.

@@ -20,7 +20,7 @@
  * Roles: block = 8 warps, one key tile of one key head; 1 block a multiprocessor.  Longest tiles first: prompt tiles of
  *   one key head run side by side over the same queries, which they find in L2.
  * Shared memory: k, v [128][D] | q, do [2][64][D] | p, ds [64][128], 16-bit | lse2, delta [2][64], float
- *   D = 128: 161 KB
+ *   D = 128: 161 KiB
  * Barriers: 2 a step: queries there, and the old p, ds, queries read; p and ds there.
  * Workspace: lse2, delta [H][T'] | dq [H][T'/64][64 D] floats, T' = T rounded up to 64 | plan.
  *

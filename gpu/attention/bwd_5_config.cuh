@@ -2,12 +2,12 @@
  * @file bwd_5_config.cuh
  * @brief Tile sizes, shared-memory map, and the parameters of the Hopper backward kernel.
  *
- *     shared memory, D = 128, 64 queries a step         bytes     who writes -> who reads
+ *     shared memory, D = 128, 80 queries a step         bytes     who writes -> who reads
  *       K, V        128 keys, once a work item        2 x 32 K    TMA -> products
- *       Q, dO       64 queries, two stages each       4 x 16 K    TMA -> products
- *       dS          [query][key], two buffers         2 x 16 K    consumers -> product dQ
- *       dQ          staged modes only                     32 K    consumers -> bulk reduce
- *       lse, delta  per query, two stages each        4 x 256     TMA -> consumers
+ *       Q, dO       80 queries, two stages each       4 x 20 K    TMA -> products
+ *       dS          [query][key], two buffers         2 x 20 K    consumers -> product dQ
+ *       dQ          one share of each warpgroup       2 x 20 K    consumers -> bulk reduce
+ *       lse, delta  per query, two stages each        4 x 384     TMA -> consumers
  *       mbarriers, the work item
  *
  * Read before: gpu/hopper/wgmma.cuh, bwd_5_plan.cuh.  Read next: bwd_5_step.cuh.

@@ -29,6 +29,8 @@
  *           docs/worklog_backward.md has the other shapes and the deterministic mode.
  * Remains:  the card is at its 700 W limit in long runs; time follows energy more than cycles.  Halving the traffic of
  * dQ into L2 (two CTAs of a cluster adding up first) is the next thing to try.
+ *
+ * Read before: bwd_4_hopper_plain.cu, bwd_5_roles.cuh.  Read next: docs/worklog_backward.md.
  */
 #include "gpu/attention/bwd_5_host.cuh"
 

@@ -16,7 +16,7 @@
  *
  * Roles: block = 256 threads (16 x 16, see product.cuh), one tile of 64 rows of one head.
  * Shared memory, floats, W = 64, 128 or 256 >= D:
- *     q [64][W+4] | k [32][W+4] | v [32][W+4] | p [64][36]            D = 128: 77 KB
+ *     q [64][W+4] | k [32][W+4] | v [32][W+4] | p [64][36]            D = 128: 75 KiB
  * Barriers: 3 a step: tiles loaded; p written; both read (before the next load).
  *
  * Read before: fwd_2_warp.cu, product.cuh, plan.h.  Read next: fwd_4_mma.cu.

@@ -12,7 +12,7 @@
  * Remains    the copies' latency, in every step.
  *
  * Roles: block = 4 warps, 128 rows of one head; 2 blocks a multiprocessor, so that one computes while the other copies.
- * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KB
+ * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KiB
  * Barriers: 2 a step: old keys and values read; new ones there.
  *
  * Read before: fwd_3_shared.cu, fwd_mma.cuh.  Read next: fwd_5_pipeline.cu.

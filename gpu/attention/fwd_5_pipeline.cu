@@ -16,7 +16,7 @@
  *            hides it).
  *
  * Roles: block = 4 warps, 128 rows of one head; 2 blocks a multiprocessor.
- * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KB
+ * Shared memory, 16-bit, swizzled (mma.cuh): q [128][D] | k [64][D] | v [64][D]      D = 128: 64 KiB
  * Barriers: 2 a step: keys there, and the old values read; values there, and the keys read.
  *
  * Read before: fwd_4_mma.cu, async.cuh.  Read next: fwd_6_hopper_plain.cu.

@@ -17,7 +17,7 @@
  *
  * Roles: block = 2 warpgroups, 128 query rows of one head; thread 0 also copies.
  * Registers: s 64, p 32, o D/2 a thread, as in rung 7.
- * Shared memory: Q 2 x 64 rows | K, V 2 stages of 128 rows | barriers     D = 128: 160 KB     D = 64: 80 KB
+ * Shared memory: Q 2 x 64 rows | K, V 2 stages of 128 rows | barriers     D = 128: 160 KiB     D = 64: 80 KiB
  * Barriers: an mbarrier for Q and one a stage, filled by TMA; __syncthreads before a stage is loaded again.
  *
  * Read before: fwd_hopper.cuh.  Read next: fwd_7_hopper.cu.

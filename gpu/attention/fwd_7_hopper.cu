@@ -25,16 +25,16 @@
  *     a consumer thread holds s 64, p 32, o D/2, shift 2, sum 2 registers; about 30 more for addresses and exponents
  *
  *     shared memory            D = 128     D = 64
- *       Q, two buffers           64 KB      48 KB     O leaves through the rows that Q had
- *       K, two stages            64 KB      32 KB
- *       V, two stages            64 KB      32 KB
- *       vectors, barriers         2 KB       2 KB
+ *       Q, two buffers           64 KiB     48 KiB    O leaves through the rows that Q had
+ *       K, two stages            64 KiB     32 KiB
+ *       V, two stages            64 KiB     32 KiB
+ *       vectors, barriers         2 KiB      2 KiB
  *
  * Persistent: one CTA a multiprocessor; work items (work.cuh) come longest first from a counter, the query heads that
  * share keys side by side, so that one key head's K and V stay in L2.  Masked steps come first within an item; the loop
  * after them has no mask code.
  *
- * Read before: fwd_hopper.cuh, fwd_7_roles.cuh.  Read next: bwd_5_hopper.cu, docs/worklog_forward.md.
+ * Read before: fwd_hopper.cuh, fwd_7_roles.cuh.  Read next: bwd_1_naive.cu, docs/worklog_forward.md.
  */
 #include "gpu/attention/fwd_7_roles.cuh"
 

@@ -11,11 +11,12 @@
  *
  * The textbook takes each row's new maximum m before any exponential and rescales O by exp2(m_old - m_new).  But any
  * shift near the maximum will do: the result is the same, only overflow must not happen.  So the shift of earlier steps
- * is used at once; only when a thread's weights add up to more than LIMIT (a score 2^8 or more above the shift) the
- * warp takes maxima, corrects, and computes the weights again.  On most tiles no maximum is taken, no lane waits for
- * another, O is not touched.  LIMIT keeps weights inside f16.  A row decides from its own scores alone, so its bits do
- * not depend on its neighbours.  Where scores are so large that rounding the shift would show (FAR), every step goes
- * the careful way: c s is rounded as the shift was, and the largest weight is exactly 1.
+ * is used at once; only when a thread's 32 weights of a row add up to more than LIMIT = 32 x 2^8 (one of them is then
+ * above 2^8, its score c s more than 8 above the shift) the warp takes maxima, corrects, and computes the weights
+ * again.  On most tiles no maximum is taken, no lane waits for another, O is not touched.  LIMIT keeps weights inside
+ * f16.  A row decides from its own scores alone, so its bits do not depend on its neighbours.  Where scores are so
+ * large that rounding the shift would show (FAR), every step goes the careful way: c s is rounded as the shift was, and
+ * the largest weight is exactly 1.
  *
  * Row i sees key j when (uint32_t)(i - j) < reach[j] (work.cuh).  Hidden scores become -inf, their weights exactly 0.
  * A scale below zero turns the sign of Q, a scale of zero clears Q; after that c > 0.

@@ -2,8 +2,8 @@
  * @file fwd_mma.cuh
  * @brief One step of forward attention on tensor cores, for the 32 rows of a warp: what fwd_4 and fwd_5 have in common.
  *
- *     S = Q K^T    m' = max(m, S)    P = exp2(c S - c m')    l' = l exp2(c (m - m')) + sum P    O' = O exp2(c (m - m'))
- *     + P V
+ *     S = Q K^T    m' = max(m, S)    P = exp2(c S - c m')    l' = l exp2(c (m - m')) + sum P
+ *                                                            O' = O exp2(c (m - m')) + P V
  *
  * A warp owns two pieces of 16 rows (index r below); a lane holds rows g and g + 8 of each (index half).  A row's keys
  * lie in the four lanes of a quad, so its maximum and sum are warp_max<4> and warp_sum<4>.  S stays in registers and

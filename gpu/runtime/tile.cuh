@@ -11,6 +11,8 @@
  *
  * A row of the shared tile has Width + 4 floats: rows that a warp reads together then start 4 banks apart, so that
  * eight 16-byte reads cover all 32 banks.
+ *
+ * Read before: warp.cuh, launch.h.  Read next: product.cuh.
  */
 #ifndef DKV_GPU_TILE_CUH
 #define DKV_GPU_TILE_CUH

@@ -4,6 +4,8 @@
  *   result.
  *
  * The order of additions is fixed, so the bits repeat.
+ *
+ * Read next: tile.cuh, gpu/attention/fwd_2_warp.cu.
  */
 #ifndef DKV_GPU_WARP_CUH
 #define DKV_GPU_WARP_CUH

@@ -18,7 +18,7 @@ def memory():
         350,
         "Which memory holds what, from the card to a register",
         "Four nested layers. HBM: q, k, v, o of all rows. L2: K and V of the key head at work. Shared memory of a"
-        f" multiprocessor: two query tiles of together {queries} KB, two stages of keys and two of values of {tile} KB"
+        f" multiprocessor: two query tiles of together {queries} KiB, two stages of keys and two of values of {tile} KiB"
         " each. Registers: scores, weights and the output sum of 64 rows; they never leave.",
     )
     layers = [
@@ -26,7 +26,7 @@ def memory():
         ("L2", "K and V of the key head at work", "each key: once for a query tile"),
         (
             "shared memory",
-            f"Q 2 tiles, {queries} KB; K, V 2 stages of {tile} KB",
+            f"Q 2 tiles, {queries} KiB; K, V 2 stages of {tile} KiB",
             f"each key: once for {QUERY_ROWS} rows",
         ),
         ("registers", "S, P, and O, m, l of 64 rows", "T × T scores exist nowhere else"),
