@@ -61,7 +61,10 @@ device=$(echo "$device" | head -n 1 | plain)
 commit=$(cat "$at/commit" "$at/.commit" 2>/dev/null | head -n 1 | plain)
 all_parts="refusals laws cases drivers fuzz bits far sanitize bench"
 parts=${PARTS:-$all_parts}
-kernels=${KERNELS:-naive warp shared mma pipeline wgmma hopper}
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | plain)
+hopper="wgmma hopper" # they take cards of 9.0 and no others, and so do their drivers
+[ "$capability" = 9.0 ] || hopper=
+kernels=${KERNELS:-naive warp shared mma pipeline${hopper:+ $hopper}}
 limit=${SECONDS_EACH:-150}
 passed=0 failed=0 records= began=$SECONDS
 
@@ -81,7 +84,7 @@ start() {
 }
 write_checks() {
   cat >"$out/gpu_checks.json" <<JSON
-{"schema": "dualkv.gpu_run.1", "device": "$device", "date": "$(date -u +%FT%TZ)",
+{"schema": "dualkv.gpu_run.1", "device": "$device", "compute_capability": "$capability", "date": "$(date -u +%FT%TZ)",
  "commit": "${commit:-unknown}", "seconds": $((SECONDS - began)), "passed": $passed, "failed": $failed, "checks": [$records
 ]}
 JSON
@@ -146,7 +149,7 @@ clean() {
 for part in $parts; do
   [[ " $all_parts " == *" $part "* ]] || { echo "run_gpu: there is no part \"$part\"; there are $all_parts" >&2; exit 2; }
 done
-echo "$device, commit ${commit:-unknown}"
+echo "$device, compute capability $capability, commit ${commit:-unknown}; rungs: $kernels"
 export DKV_GPU_GUARD=1
 if has refusals; then start "refusals" "$gpu/refusals"; start "refusals card" "$gpu/refusals" card; fi
 if has laws; then for k in $kernels; do start "laws $k" "$dualkv" check --backend gpu --kernel "$k"; done; fi
@@ -163,9 +166,9 @@ if has drivers; then
   start "plan of the ladder" "$gpu/ladder_plan"
   start "plan of bwd hopper" "$gpu/bwd_plan"
   start "lists of fwd hopper" "$gpu/work_lists"
-  start "plumbing" "$gpu/hopper_plumbing"
-  for k in hopper wgmma; do start "fwd driver $k" "$gpu/fwd_driver" check "$k"; done
-  start "bwd driver" "$gpu/bwd_hopper" check
+  [ -z "$hopper" ] || start "plumbing" "$gpu/hopper_plumbing"
+  for k in $hopper; do start "fwd driver $k" "$gpu/fwd_driver" check "$k"; done
+  [ -z "$hopper" ] || start "bwd driver" "$gpu/bwd_hopper" check
 fi
 if has fuzz; then
   start "fuzz planted errors" "$gpu/fuzz_driver" planted
@@ -174,11 +177,16 @@ if has fuzz; then
     start "fuzz $k" "$gpu/fuzz_driver" rungs "$k" "$(backward_of "$k")" "${FUZZ:-40}" "${SEED:-1}"
   done
 fi
-if has bits; then for k in $kernels; do start "bits $k" "$gpu/ladder_driver" bits "$k" "$(backward_of "$k")"; done; fi
+if has bits; then
+  for k in $kernels; do
+    case $k in naive | warp | shared) dims=40 ;; *) dims="64 128" ;; esac
+    for d in $dims; do start "bits $k D=$d" "$gpu/ladder_driver" bits "$k" "$(backward_of "$k")" "$d"; done
+  done
+fi
 collect
 if has far; then
   start "far pipeline mma" "$gpu/ladder_driver" far pipeline mma
-  start "far hopper" "$gpu/ladder_driver" far hopper hopper
+  [ -z "$hopper" ] || start "far hopper" "$gpu/ladder_driver" far hopper hopper
   collect
   for k in $kernels; do # one rung after another, for memory
     [ "$k" != naive ] || continue

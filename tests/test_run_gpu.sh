@@ -14,7 +14,7 @@ program() { mkdir -p "$(dirname "$work/$1")"; printf '#!/bin/bash\n%s\n' "$2" >"
 # sound: everything as on a card where all is well
 sound() {
   rm -rf "${work:?}"/*
-  program bin/nvidia-smi 'echo "A \"card\", 1.2, 3 MiB"'
+  program bin/nvidia-smi 'case $* in *compute_cap*) echo 9.0 ;; *) echo "A \"card\", 1.2, 3 MiB" ;; esac'
   program bin/compute-sanitizer 'tool=$2; shift 4; "$@"; code=$?
     [ $tool = memcheck ] && echo "= ERROR SUMMARY: 0 errors" || echo "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
     exit $code'
@@ -26,7 +26,7 @@ sound() {
 }
 # run PARTS CODE WORD: the script must end with this exit code and say this word somewhere
 run() {
-  said=$(PARTS=$1 KERNELS=mma tests/run_gpu.sh 2>&1); code=$?
+  said=$(PARTS=$1 KERNELS=${KERNELS-mma} tests/run_gpu.sh 2>&1); code=$?
   case $code$said in
     "$2"*"$3"*) passed=$((passed + 1)) ;;
     *) failed=$((failed + 1)); echo "FAIL: $4: exit code $2 and \"$3\" are wanted, it was $code: $said" ;;
@@ -44,6 +44,12 @@ run "laws casse" 2 'no part "casse"' "a part with a slip of the pen"
 
 sound; program bin/nvidia-smi 'echo "NVIDIA-SMI has failed because it could not talk to the driver"; exit 9'
 run "laws" 2 "shows no GPU" "no driver"
+sound
+KERNELS="" run "bits" 0 "bits hopper D=128" "every rung of a Hopper card"
+sound; program bin/nvidia-smi 'case $* in *compute_cap*) echo 8.0 ;; *) echo "An older card, 1.2, 3 MiB" ;; esac'
+KERNELS="" run "drivers bits" 0 "rungs: naive warp shared mma pipeline
+" "the rungs of an older card"
+case $said in *plumbing* | *"hopper D="* | *wgmma*) failed=$((failed + 1)); echo "FAIL: a Hopper rung on an older card: $said" ;; esac
 sound; program bin/nvidia-smi ':'
 run "laws" 2 "shows no GPU" "no device"
 
