@@ -107,7 +107,11 @@ expect 2 'takes one' attention a b -o out.safetensors
 expect 2 'o OUT is missing' attention "$cases/smallest.safetensors"
 if ! "$dualkv" kernels | grep -q '^gpu .* yes '; then
   expect 2 'gpu' check "$cases/smallest.safetensors" --backend gpu
+  expect 2 'gpu' check "$cases/smallest.safetensors" --against gpu
   expect 2 'gpu' bench --backend gpu --prompt 4 --lengths 1
+  "$dualkv" check "$cases/smallest.safetensors" --against gpu >"$seen_out" 2>"$seen_err"
+  [ ! -s "$seen_out" ] && [ "$(wc -l <"$seen_err")" -eq 1 ]
+  verdict $? "check against a backend that is not here: one sentence, and no heading above it"
 fi
 
 # One element of any output, changed by its own size or to NaN, is found and named.

@@ -151,7 +151,8 @@ dkv_status dkv_bench_print_json(const struct dkv_bench_result *result, const str
   cJSON_AddBoolToObject(root, "deterministic", request->options.deterministic);
   cJSON_AddNumberToObject(check, "tensors", result->checked);
   cJSON_AddNumberToObject(check, "worst_share_of_bound", result->worst_share);
-  cJSON_AddBoolToObject(check, "packed_equals_replicated_at_size", result->same_at_size);
+  if (result->same_at_size) cJSON_AddTrueToObject(check, "packed_equals_replicated_at_size");
+  else cJSON_AddNullToObject(check, "packed_equals_replicated_at_size"); /* too large to compare */
   cJSON_AddItemToObject(root, "check", check);
   cJSON_AddNumberToObject(root, "rho", result->saving.rho);
   cJSON_AddNumberToObject(root, "A", result->saving.pair_ratio);

@@ -249,19 +249,26 @@ static dkv_status run_suite(struct check *check, const char *name, int32_t *skip
   return DKV_OK;
 }
 
-/** Can the laws be asked this way?  Said before the heading, so that a refusal stands alone. */
-static dkv_status laws_askable(const struct check *check) {
+/** Are the backends here that were named, with the kernel?  Said before the heading, so that a refusal stands alone. */
+static dkv_status backends_here(const struct check *check) {
   const dkv_backend *backend = NULL;
   dkv_execute_options options;
+  if (check->run.backend != NULL) {
+    DKV_TRY(dkv_backend_find(&backend, check->run.backend));
+    DKV_TRY(dkv_tool_options(&options, backend, &check->run));
+  }
+  return check->against != NULL ? dkv_backend_find(&backend, check->against) : DKV_OK;
+}
+
+/** Can the laws be asked this way? */
+static dkv_status laws_askable(const struct check *check) {
   DKV_REQUIRE(check->run.dtype == NULL, DKV_ERR_RANGE,
               "dualkv check: --dtype goes with a case; the suite runs every type");
   DKV_REQUIRE(check->judge == NULL, DKV_ERR_RANGE, "dualkv check: --judge needs the case that it is judged by");
   DKV_REQUIRE(check->run.kernel == NULL || check->run.backend != NULL, DKV_ERR_RANGE,
               "dualkv check: --kernel %.60s needs the --backend that has it; dualkv kernels lists them",
               check->run.kernel);
-  if (check->run.backend == NULL) return DKV_OK;
-  DKV_TRY(dkv_backend_find(&backend, check->run.backend));
-  return dkv_tool_options(&options, backend, &check->run);
+  return backends_here(check);
 }
 
 /** No case is given: every law, on the backend that was named or on all that are here. */
@@ -293,6 +300,8 @@ static int check_cases(struct check *check, const struct dkv_text_list *cases) {
   if (check->judge != NULL && (cases->count != 1 || check->run.dtype != NULL))
     return dkv_tool_fail(
         dkv_fail(DKV_ERR_RANGE, "dualkv check: --judge takes one case, and no --dtype: the outputs have theirs"));
+  dkv_status here = backends_here(check);
+  if (here != DKV_OK) return dkv_tool_fail(here);
   dkv_report_heading();
   for (int32_t i = 0; i < cases->count; ++i) {
     dkv_problem problem;

@@ -84,9 +84,14 @@ static void print_device(const char *name) {
   const struct dkv_style *style = dkv_tool_style();
   const dkv_backend *backend = NULL;
   char device[256];
-  if (dkv_backend_find(&backend, name) == DKV_OK && backend->describe(device, sizeof device) == DKV_OK)
+  if (dkv_backend_find(&backend, name) == DKV_OK && backend->describe(device, sizeof device) == DKV_OK) {
     printf("%s: %s\n", name, device);
-  else printf("%s%s: %s%s\n", style->dim, name, dkv_last_error(), style->off);
+    return;
+  }
+  const char *why = dkv_last_error();
+  size_t prefix = strlen(name); /* which the backend's own sentences begin with */
+  if (strncmp(why, name, prefix) == 0 && strncmp(why + prefix, ": ", 2) == 0) why += prefix + 2;
+  printf("%s%s: %s%s\n", style->dim, name, why, style->off);
 }
 
 /** The devices, then the kernels; only those of one backend when it is named. */
