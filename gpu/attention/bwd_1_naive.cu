@@ -7,7 +7,7 @@
  *            is a sum over the keys of row i: one thread a row.  dk_j and dv_j are sums over the queries of column j:
  *            one thread a column.  No two threads add to the same number, so there are no atomics and the bits repeat.
  * Predict    about 1 TFLOP/s, as fwd_1: the weights are computed twice, once by rows and once by columns.
- * Measured   0.0724 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   0.0719 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
  *            The longest column decides, and three arrays live in local memory.
  * Remains    scattered reads, gradients in local memory; a prompt column's thread walks over all rows of its group
  *            alone.

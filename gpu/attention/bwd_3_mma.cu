@@ -8,7 +8,7 @@
  *            the prompt, all responses and all heads, and rounded once.  A query row meets many key tiles, so its dQ is
  *            added in global memory.  The weights are computed once: five products.
  * Predict    260 to 310 TFLOP/s, what the best kernels of this instruction class reach.
- * Measured   322 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   325 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  * Remains    the order of the additions to dQ is not fixed (DKV_NEVER); P, dS and all operands pass through shared
  *            memory.
  *

@@ -10,7 +10,7 @@
  *
  * Every `|` is a wait of everybody, so the tensor cores rest while the other units work: what rung 5 cures.
  * Predict:  S, dP and the three others are never hidden: half of the rate of rung 5, 300 TFLOP/s.
- * Measured: 451 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured: 452 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *           docs/worklog_backward.md has the other shapes.
  * Remains:  waits; dQ goes to the L2 cache in 16-byte pieces.
  *

@@ -25,7 +25,7 @@
  *
  * Predict:  80 queries a step need 3200 cycles of products and move 436 KB through shared memory (3400 cycles at 128
  * bytes a cycle); with the exponentials behind dP about 4000, so 650 TFLOP/s of useful work at 1.6 GHz.
- * Measured: 576 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured: 579 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *           docs/worklog_backward.md has the other shapes and the deterministic mode.
  * Remains:  the card is at its 700 W limit in long runs; time follows energy more than cycles.  Halving the traffic of
  * dQ into L2 (two CTAs of a cluster adding up first) is the next thing to try.

@@ -7,7 +7,7 @@
  *            is the definition, word for word: three passes over the keys, for the maximum, the sum and the output.
  * Predict    about 1 TFLOP/s: each product fetches its two operands from the L1 cache, and every score is computed
  *            three times.
- * Measured   0.227 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   0.228 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
  *            A quarter of the prediction: o is read and written in local memory for every key.
  * Remains    the three passes; neighbouring threads read neighbouring rows, far apart in memory; o lives in local
  *            memory.

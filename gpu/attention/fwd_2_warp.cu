@@ -9,7 +9,7 @@
  *                m' = max(m, s)    l' = l exp(m - m') + exp(s - m')    o' = o exp(m - m') + exp(s - m') v
  * Predict    1.5 to 2 times rung 1: a third of the scores, whole cache lines; but five shuffles follow each product
  *            sum.
- * Measured   4.65 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   4.66 TFLOP/s at N = 8, P = 2048, R = 512, H = 8/2, D = 128, bf16 (H200, 2026-11-30)
  *            20 times rung 1: registers for o were the larger gain.
  * Remains    every row fetches every key itself: a key is read from the cache T times.
  *

@@ -7,7 +7,7 @@
  *            the weights pass from the first product to the second in registers.
  * Predict    200 to 260 TFLOP/s: a block's tensor-core work waits while its tiles are copied; only the other block goes
  *            on.
- * Measured   377 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   380 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *            More than predicted: two blocks a multiprocessor already hide most of the copies.
  * Remains    the copies' latency, in every step.
  *

@@ -10,7 +10,7 @@
  *                copies          |   V (j)   |      K (j+1)       |   V (j+1)   | ...
  *
  * Predict    310 to 350 TFLOP/s, what the best kernels of this instruction class reach.
- * Measured   342 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   346 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *            No gain over rung 4 in the same run: there a second block's products hide the copies already.
  * Remains    each warp's softmax: its tensor-core instructions wait for it (rung 7, with another instruction class,
  *            hides it).

@@ -11,7 +11,7 @@
  *                             every product is waited for (.)
  *
  * Predict    D = 128: 350 to 450 TFLOP/s: alone on its multiprocessor, a block leaves the tensor cores idle in softmax.
- * Measured   586 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   569 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *            docs/worklog_forward.md has the other shapes.
  * Remains    that idleness, and the barrier at which everybody waits before a stage is loaded again (rung 7).
  *

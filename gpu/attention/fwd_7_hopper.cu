@@ -12,7 +12,7 @@
  *              consumer 1         S0 . softmax      | S1, O += P0 V0 | softmax | S2, O += P1 V1 ...
  *
  * Predict    D = 128: 2400 cycles a step of 128 x 128, against 2048 of the products alone; 650 to 690 TFLOP/s.
- * Measured   784 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
+ * Measured   788 TFLOP/s at N = 28, P = 16384, R = 2048, H = 32/8, D = 128, bf16 (H200, 2026-11-30)
  *            Single calls on a cool card; docs/worklog_forward.md has long runs.  There the power limit sets the clock,
  *            so work saved (no maxima, uniform descriptors) counts for more than waiting saved (taking turns brought
  *            nothing).
