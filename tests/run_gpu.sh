@@ -185,6 +185,7 @@ if has bits; then
 fi
 collect
 if has far; then
+  start "far planted errors" "$gpu/ladder_driver" planted
   start "far pipeline mma" "$gpu/ladder_driver" far pipeline mma
   [ -z "$hopper" ] || start "far hopper" "$gpu/ladder_driver" far hopper hopper
   collect

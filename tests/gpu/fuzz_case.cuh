@@ -9,7 +9,7 @@
  * The answer is computed in f32 by another rung (which the laws hold to the definition in double) from the same rounded
  * inputs; the backward's from the same stored o and lse.  So a kernel is judged by the bounds of its own type.
  *
- * Read before: common/backend.h.  Read next: fuzz_driver.cu.
+ * Read before: on_device.cuh.  Read next: fuzz_driver.cu.
  */
 #ifndef DKV_TESTS_FUZZ_CASE_CUH
 #define DKV_TESTS_FUZZ_CASE_CUH
@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "common/backend.h"
 #include "common/compare.h"
+#include "tests/gpu/on_device.cuh"
 #include "tests/gpu/sampled_reference.cuh"
 
 /** Random numbers of one case. */
@@ -80,10 +80,6 @@ static forest draw_forest(dice &d, int32_t most) {
   return f;
 }
 
-static const dkv_backend *gpu;
-
-/** The problem that a thread is at, for what ends a thread in the middle of one. */
-static thread_local uint64_t at_seed;
 static volatile uint64_t last_seed; /* of any thread: for a kernel that never ends */
 
 static void told_to_end(int) {
@@ -91,19 +87,6 @@ static void told_to_end(int) {
   int n = snprintf(text, sizeof text, "FAIL still at seed %llu\n", (unsigned long long)last_seed);
   if (write(1, text, (size_t)n) == n) _exit(1);
   _exit(2);
-}
-
-/** Ends the driver when a call that must work did not. */
-static void must(dkv_status status, const char *what) {
-  if (status == DKV_OK) return;
-  printf("FAIL %s, seed %llu: %s\n", what, (unsigned long long)at_seed, dkv_last_error());
-  exit(1);
-}
-
-static void cuda_must(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  printf("FAIL %s, seed %llu: %s\n", what, (unsigned long long)at_seed, cudaGetErrorString(error));
-  exit(1);
 }
 
 /** Device memory full of NaN, released with its owner. */
@@ -203,12 +186,6 @@ static void launch(problem &p, const dkv_kernel *kernel, int runs) {
   must(kernel->prepare(&p.a), "prepare");
   for (int r = 0; r < runs; ++r) must(kernel->run(&p.a), "run");
   cuda_must(cudaStreamSynchronize((cudaStream_t)p.a.stream), "the kernel");
-}
-
-static const dkv_kernel *find(dkv_direction direction, const char *name) {
-  const dkv_kernel *kernel = nullptr;
-  must(dkv_kernel_find(&kernel, gpu, direction, name, nullptr), "kernel");
-  return kernel;
 }
 
 /** The rung that answers: "shared", and for itself "naive". */

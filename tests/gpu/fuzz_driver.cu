@@ -20,8 +20,6 @@
 #include <chrono>
 #include <thread>
 
-extern "C" dkv_status dkv_gpu_backend(const dkv_backend **out);
-
 /** What is planted into a run, to see that it is found. */
 enum plant { NOTHING, MASK, UNWRITTEN, PAST_THE_END, INPUT, BITS, PLANTS };
 static const char *const plant_names[] = {"nothing",
@@ -191,7 +189,8 @@ static void poison(problem &p, int t, dice &d) {
 
 /** One problem, both directions. @return "" or what was wrong, with the shape. */
 static finding one(uint64_t seed, const manner &m) {
-  last_seed = at_seed = seed;
+  last_seed = seed;
+  snprintf(whereabouts, sizeof whereabouts, ", seed %llu", (unsigned long long)seed);
   dice d(seed);
   problem p, answer;
   dkv_dtype type;

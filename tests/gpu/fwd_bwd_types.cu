@@ -6,12 +6,12 @@
  * Five things take turns in every round: the kernel in bf16, in f16, and in f16 on inputs that have only the 8
  * significant bits of bf16; an 8192^3 product of cuBLAS in bf16 and in f16.  A turn lasts a quarter of a second, of
  * which the first half lets the clock settle and does not count.  Each round has another order, so that nobody always
- * follows the same one.  All multiprocessors' cycle counters are read before and after what
- * counts: their mean over the wall time is the clock.
+ * follows the same one.  All multiprocessors' cycle counters are read before and after what counts: their mean over the
+ * wall time is the clock.
  *
  *     fwd_bwd_types [ROUNDS]    a line a direction, head size and thing: medians over the rounds
  *
- * Read before: common/backend.h.  Read next: docs/worklog_backward.md.
+ * Read before: on_device.cuh.  Read next: docs/worklog_backward.md.
  */
 #include <algorithm>
 #include <cublas_v2.h>
@@ -20,21 +20,15 @@
 #include <stdlib.h>
 #include <vector>
 
-#include "common/backend.h"
+#include "tests/gpu/on_device.cuh"
 #include "tests/gpu/sampled_reference.cuh"
 
-extern "C" dkv_status dkv_gpu_backend(const dkv_backend **out);
-
-static const dkv_backend *gpu;
-
-static void must(bool good, const char *what) {
-  if (good) return;
-  printf("FAIL %s: %s\n", what, dkv_last_error());
+static void cublas_must(cublasStatus_t status, const char *what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  printf("FAIL %s: %s\n", what, cublasGetStatusString(status));
   exit(1);
 }
-#define MUST(x) must((x) == DKV_OK, #x)
-#define CUDA(x) must((x) == cudaSuccess, #x)
-#define CUBLAS(x) must((x) == CUBLAS_STATUS_SUCCESS, #x)
+#define CUBLAS(x) cublas_must(x, #x)
 
 /* ---- the clock ---- */
 enum { SPOTS = 1024, HALF_TURN_MS = 125 };
@@ -73,12 +67,6 @@ struct thing {
   std::vector<double> ms, clock_ghz; /* a value a round */
 };
 
-static void *memory(size_t bytes) {
-  void *p = nullptr;
-  MUST(gpu->allocate(&p, bytes));
-  return p;
-}
-
 /** The low 3 bits of every f16 significand become 0, rounded: what is left fits into bf16's 8 bits. */
 __global__ void keep_8_bits(__half *x, int64_t n) {
   for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll)
@@ -90,7 +78,7 @@ static void *tensor(int64_t n, dkv_dtype type, uint32_t seed, bool narrow) {
   if (type == DKV_BF16) fill_normal<<<2048, 256>>>((__nv_bfloat16 *)p, n, seed, 1);
   else fill_normal<<<2048, 256>>>((__half *)p, n, seed, 1);
   if (narrow) keep_8_bits<<<2048, 256>>>((__half *)p, n);
-  CUDA(cudaDeviceSynchronize());
+  CUDA_MUST(cudaDeviceSynchronize());
   return p;
 }
 
@@ -112,7 +100,7 @@ static thing attention(const char *name, const dkv_layout *layout, dkv_direction
     a.workspace = memory(a.workspace_bytes);
     MUST(t.kernel->prepare(&a));
     MUST(t.kernel->run(&a));
-    CUDA(cudaDeviceSynchronize());
+    CUDA_MUST(cudaDeviceSynchronize());
   }
   t.flops = dkv_attention_flops(&a, direction);
   return t;
@@ -144,16 +132,16 @@ static void turn(thing *t, cublasHandle_t blas, reading *device, cudaEvent_t beg
   static reading before, after;
   const int calls = std::max(1, (int)(HALF_TURN_MS * 1e-3 * 6e14 / t->flops));
   float ms = 0;
-  CUDA(cudaMemset(device, 0, 2 * sizeof *device));
+  CUDA_MUST(cudaMemset(device, 0, 2 * sizeof *device));
   for (int i = 0; i < calls; ++i) call(*t, blas);
   read_clocks<<<4096, 32>>>(device);
-  CUDA(cudaEventRecord(begin));
+  CUDA_MUST(cudaEventRecord(begin));
   for (int i = 0; i < calls; ++i) call(*t, blas);
-  CUDA(cudaEventRecord(end));
+  CUDA_MUST(cudaEventRecord(end));
   read_clocks<<<4096, 32>>>(device + 1);
-  CUDA(cudaMemcpy(&before, device, sizeof before, cudaMemcpyDeviceToHost));
-  CUDA(cudaMemcpy(&after, device + 1, sizeof after, cudaMemcpyDeviceToHost));
-  CUDA(cudaEventElapsedTime(&ms, begin, end));
+  CUDA_MUST(cudaMemcpy(&before, device, sizeof before, cudaMemcpyDeviceToHost));
+  CUDA_MUST(cudaMemcpy(&after, device + 1, sizeof after, cudaMemcpyDeviceToHost));
+  CUDA_MUST(cudaEventElapsedTime(&ms, begin, end));
   t->ms.push_back(ms / calls);
   t->clock_ghz.push_back(clock_between(before, after));
 }
@@ -172,8 +160,8 @@ static void compare(dkv_direction direction, int dim, int rounds, cublasHandle_t
                     attention("f16, 8-bit data", &layout, direction, dim, DKV_F16, true)};
   reading *device = (reading *)memory(2 * sizeof(reading));
   cudaEvent_t begin, end;
-  CUDA(cudaEventCreate(&begin));
-  CUDA(cudaEventCreate(&end));
+  CUDA_MUST(cudaEventCreate(&begin));
+  CUDA_MUST(cudaEventCreate(&end));
   for (int r = 0; r < rounds; ++r)
     for (int i = 0; i < 5; ++i) turn(&things[(i * (r % 4 + 1) + r) % 5], blas, device, begin, end);
   for (const thing &t : things) {
@@ -189,8 +177,8 @@ static void compare(dkv_direction direction, int dim, int rounds, cublasHandle_t
   }
   fflush(stdout);
   gpu->release(device);
-  CUDA(cudaEventDestroy(begin));
-  CUDA(cudaEventDestroy(end));
+  CUDA_MUST(cudaEventDestroy(begin));
+  CUDA_MUST(cudaEventDestroy(end));
   dkv_layout_free(&layout);
 }
 

@@ -2,7 +2,7 @@
  * @file fwd_setup.cuh
  * @brief What the forward driver stands on: problems on the device with NaN after every tensor, a judge, small layouts.
  *
- * Read before: sampled_reference.cuh.  Read next: fwd_driver.cu.
+ * Read before: on_device.cuh, sampled_reference.cuh.  Read next: fwd_driver.cu.
  */
 #ifndef DKV_TESTS_FWD_SETUP_CUH
 #define DKV_TESTS_FWD_SETUP_CUH
@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "gpu/runtime/device.h"
+#include "tests/gpu/on_device.cuh"
 #include "tests/gpu/sampled_reference.cuh"
 
 extern "C" {
@@ -34,19 +35,6 @@ static struct {
 } kernel = {"hopper", dkv_gpu_fwd_hopper_workspace, dkv_gpu_fwd_hopper_prepare, dkv_gpu_fwd_hopper_run};
 
 static int failed = 0, passed = 0;
-
-/** Ends the driver when a call that must work did not. */
-static void must(dkv_status status, const char *what) {
-  if (status == DKV_OK) return;
-  printf("FAIL %s: %s\n", what, dkv_last_error());
-  exit(1);
-}
-static void cuda_must(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  printf("FAIL %s: %s\n", what, cudaGetErrorString(error));
-  exit(1);
-}
-#define CUDA_MUST(x) cuda_must(x, #x)
 
 enum { GUARD_ROWS = 40 };
 

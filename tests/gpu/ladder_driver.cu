@@ -6,10 +6,11 @@
  *     ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS   packed and replicated, useful TFLOP/s
  *     ladder_driver far FORWARD BACKWARD [P N R H HKV D]     T H D > 2^31, or a shape of one's own: against the rungs
  *         "shared", all elements; BACKWARD "-": forward alone
+ *     ladder_driver planted                  errors planted into 2^31 elements: would "far" see them?
  *     ladder_driver bits FORWARD BACKWARD D  20 runs: equal bits where kernels.def promises them, and within bounds
  *     ladder_driver once FORWARD BACKWARD DTYPE D      a launch of each on 600 ragged rows: for compute-sanitizer
  *
- * Exit code 1 when a check failed.  Read before: common/backend.h.
+ * Exit code 1 when a check failed.  Read before: on_device.cuh.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,18 +19,8 @@
 
 #include <vector>
 
-#include "common/backend.h"
+#include "tests/gpu/on_device.cuh"
 #include "tests/gpu/sampled_reference.cuh"
-
-extern "C" dkv_status dkv_gpu_backend(const dkv_backend **out);
-
-static const dkv_backend *gpu;
-
-static void must(dkv_status status) {
-  if (status == DKV_OK) return;
-  printf("FAIL %s\n", dkv_last_error());
-  exit(1);
-}
 
 /** A problem whose inputs are random and whose outputs are NaN. */
 struct setup {
@@ -38,19 +29,12 @@ struct setup {
   size_t q_bytes, kv_bytes, lse_bytes;
 };
 
-static void *memory(size_t bytes) {
-  void *p = nullptr;
-  must(gpu->allocate(&p, bytes));
-  must(gpu->fill(p, 0xff, bytes));
-  return p;
-}
-
 static const void *random_tensor(size_t bytes, dkv_dtype dtype, uint32_t seed) {
   void *p = memory(bytes);
   if (dtype == DKV_F32) fill_normal<<<2048, 256>>>((float *)p, (int64_t)(bytes / 4), seed, 1);
   if (dtype == DKV_BF16) fill_normal<<<2048, 256>>>((__nv_bfloat16 *)p, (int64_t)(bytes / 2), seed, 1);
   if (dtype == DKV_F16) fill_normal<<<2048, 256>>>((__half *)p, (int64_t)(bytes / 2), seed, 1);
-  must(gpu->synchronize());
+  MUST(gpu->synchronize());
   return p;
 }
 
@@ -84,23 +68,17 @@ static void drop(setup *s) {
   dkv_layout_free(&s->layout);
 }
 
-static const dkv_kernel *find(dkv_direction direction, const char *name) {
-  const dkv_kernel *kernel = nullptr;
-  must(dkv_kernel_find(&kernel, gpu, direction, name, nullptr));
-  return kernel;
-}
-
 /** workspace, prepare, and run; `repeats` > 0 also times: returns the median. */
 static double run(setup *s, const dkv_kernel *kernel, int repeats) {
   double times[64] = {0};
-  must(dkv_kernel_check(kernel, &s->a));
-  must(kernel->workspace(&s->a, &s->a.workspace_bytes));
+  MUST(dkv_kernel_check(kernel, &s->a));
+  MUST(kernel->workspace(&s->a, &s->a.workspace_bytes));
   s->a.workspace = memory(s->a.workspace_bytes);
-  must(kernel->prepare(&s->a));
-  must(kernel->run(&s->a));
-  must(gpu->synchronize());
+  MUST(kernel->prepare(&s->a));
+  MUST(kernel->run(&s->a));
+  MUST(gpu->synchronize());
   if (repeats > 0) {
-    must(gpu->time(kernel, &s->a, repeats, times));
+    MUST(gpu->time(kernel, &s->a, repeats, times));
     qsort(times, (size_t)repeats, sizeof(double), [](const void *a, const void *b) {
       return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
     });
@@ -113,7 +91,7 @@ static dkv_layout group(int prompt, int responses, int length) {
   int32_t *lengths = (int32_t *)malloc((size_t)responses * sizeof *lengths);
   for (int n = 0; n < responses; ++n) lengths[n] = length;
   dkv_layout layout;
-  must(dkv_layout_group(&layout, prompt, responses, lengths));
+  MUST(dkv_layout_group(&layout, prompt, responses, lengths));
   free(lengths);
   return layout;
 }
@@ -121,7 +99,7 @@ static dkv_layout group(int prompt, int responses, int length) {
 static int time_rungs(char **arg) {
   const dkv_kernel *kernels[2] = {find(DKV_FORWARD, arg[0]), find(DKV_BACKWARD, arg[1])};
   dkv_dtype dtype;
-  must(dkv_dtype_parse(&dtype, arg[2]));
+  MUST(dkv_dtype_parse(&dtype, arg[2]));
   int prompt = atoi(arg[3]), responses = atoi(arg[4]), length = atoi(arg[5]), repeats = atoi(arg[9]);
   double flops[2] = {0}, packed[2] = {0}, ms = 0;
   for (int copies = 0; copies < 2; ++copies) {
@@ -131,7 +109,7 @@ static int time_rungs(char **arg) {
     if (copies) {
       dkv_layout replicated;
       double once = (double)dkv_layout_pairs(&s.layout);
-      must(dkv_layout_replicate(&replicated, nullptr, &s.layout));
+      MUST(dkv_layout_replicate(&replicated, nullptr, &s.layout));
       dkv_layout_free(&s.layout);
       s.layout = replicated;
       share = (double)dkv_layout_pairs(&s.layout) / once;
@@ -178,12 +156,12 @@ template <class T> static int judge(const char *name, const void *a, const void 
   const int64_t n = (int64_t)(bytes / sizeof(T)), piece = 1 << 20, pieces = (n + piece - 1) / piece;
   double *sums = (double *)memory((size_t)pieces * 24), total[3] = {};
   std::vector<double> host((size_t)pieces * 3);
-  must(gpu->fill(sums, 0, (size_t)pieces * 24));
+  MUST(gpu->fill(sums, 0, (size_t)pieces * 24));
   for (int64_t i = 0; i < pieces; ++i) {
     int64_t from = i * piece, count = n - from < piece ? n - from : piece;
     difference<<<64, 256>>>((const T *)a + from, (const T *)b + from, count, sums + 3 * i);
   }
-  must(gpu->download(host.data(), sums, (size_t)pieces * 24));
+  MUST(gpu->download(host.data(), sums, (size_t)pieces * 24));
   gpu->release(sums);
   for (size_t i = 0; i < host.size(); ++i) total[i % 3] += host[i];
   double worst = 0, all = sqrt(total[0] / total[1]);
@@ -191,12 +169,30 @@ template <class T> static int judge(const char *name, const void *a, const void 
   for (int64_t i = 0; i < pieces; ++i) {
     double count = (double)(i + 1 < pieces ? piece : n - i * piece), usual = total[1] / (double)n * count;
     double error = sqrt(host[3 * i] / fmax(host[3 * i + 1], 0.01 * usual));
-    if (!(error <= worst)) worst = error, where = i;
+    if (!(error <= worst)) worst = isnan(error) ? INFINITY : error, where = i;
   }
   bool good = all <= bound && worst <= bound && total[2] == 0;
   printf("%s far %s %lld elements: error %.2e, worst of %lld pieces %.2e from %lld on (bound %.1e), %.0f not finite\n",
          good ? "pass" : "FAIL", name, (long long)n, all, (long long)pieces, worst, (long long)(where * piece), bound,
          total[2]);
+  return !good;
+}
+
+/** Would judge() see one wrong tile of 128 x 128 among 2^31 elements, or one NaN? @return whether it would not. */
+static int planted(void) {
+  const size_t bytes = (size_t)2 << 31, middle = bytes / 2 + 4096;
+  const void *right = random_tensor(bytes, DKV_BF16, 1);
+  char *wrong = (char *)memory(bytes);
+  CUDA_MUST(cudaMemcpy(wrong, right, bytes, cudaMemcpyDeviceToDevice));
+  bool good = !judge<__nv_bfloat16>("nothing planted", wrong, right, bytes, 7e-3);
+  MUST(gpu->fill(wrong + middle, 0, 128 * 128 * 2));
+  good &= judge<__nv_bfloat16>("planted tile", wrong, right, bytes, 7e-3) == 1;
+  CUDA_MUST(cudaMemcpy(wrong, right, bytes, cudaMemcpyDeviceToDevice));
+  MUST(gpu->fill(wrong + middle, 0xff, 2));
+  good &= judge<__nv_bfloat16>("planted NaN", wrong, right, bytes, 7e-3) == 1;
+  gpu->release(wrong);
+  gpu->release(const_cast<void *>(right));
+  printf("%s planted: a right tensor passes, a wrong tile and a NaN do not\n", good ? "pass" : "FAIL");
   return !good;
 }
 
@@ -241,9 +237,9 @@ static int far(int count, char **arg) {
 /** Relative Frobenius difference of two bf16 tensors; infinite where something is not finite. */
 static double distance(const void *a, const void *b, size_t bytes, double *sum) {
   double host[3];
-  must(gpu->fill(sum, 0, 24));
+  MUST(gpu->fill(sum, 0, 24));
   difference<<<512, 256>>>((const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, (int64_t)(bytes / 2), sum);
-  must(gpu->download(host, sum, 24));
+  MUST(gpu->download(host, sum, 24));
   return host[2] == 0 ? sqrt(host[0] / host[1]) : INFINITY;
 }
 
@@ -272,12 +268,12 @@ static int repeat(setup *s, const dkv_kernel *kernel, outputs *out) {
   char *once[3] = {}, *again = (char *)malloc(s->q_bytes);
   int different = 0;
   for (int r = 0; r < 20; ++r) {
-    for (int t = 0; t < out->count; ++t) must(gpu->fill(*out->at[t], 0xff, out->bytes[t]));
+    for (int t = 0; t < out->count; ++t) MUST(gpu->fill(*out->at[t], 0xff, out->bytes[t]));
     run(s, kernel, 0);
     bool same = true;
     for (int t = 0; t < out->count; ++t) {
       if (r == 0) once[t] = (char *)malloc(out->bytes[t]);
-      must(gpu->download(r == 0 ? once[t] : again, *out->at[t], out->bytes[t]));
+      MUST(gpu->download(r == 0 ? once[t] : again, *out->at[t], out->bytes[t]));
       same = same && (r == 0 || memcmp(once[t], again, out->bytes[t]) == 0);
       if (t < judged) worst = fmax(worst, distance(*out->at[t], out->other[t], out->bytes[t], sum));
     }
@@ -324,9 +320,9 @@ static int bits(char **arg) {
 static int once(char **arg) {
   const int32_t parent[] = {-1, 0, 0, 0, -1, 4, 5}, length[] = {150, 70, 0, 133, 1, 129, 117};
   setup s;
-  must(dkv_layout_forest(&s.layout, 7, parent, length));
+  MUST(dkv_layout_forest(&s.layout, 7, parent, length));
   dkv_dtype dtype;
-  must(dkv_dtype_parse(&dtype, arg[2]));
+  MUST(dkv_dtype_parse(&dtype, arg[2]));
   make(&s, 2, 1, atoi(arg[3]), dtype);
   const dkv_kernel *backward = find(DKV_BACKWARD, arg[1]);
   run(&s, find(DKV_FORWARD, arg[0]), 0);
@@ -340,12 +336,14 @@ static int once(char **arg) {
 
 int main(int argc, char **argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  must(dkv_gpu_backend(&gpu));
+  MUST(dkv_gpu_backend(&gpu));
   if (argc == 12 && !strcmp(argv[1], "time")) return time_rungs(argv + 2);
   if ((argc == 4 || argc == 10) && !strcmp(argv[1], "far")) return far(argc - 2, argv + 2) != 0;
   if (argc == 5 && !strcmp(argv[1], "bits")) return bits(argv + 2) != 0;
   if (argc == 6 && !strcmp(argv[1], "once")) return once(argv + 2);
-  printf("usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS |\n"
-         "  far FORWARD BACKWARD [P N R H HKV D] | bits FORWARD BACKWARD D | once FORWARD BACKWARD DTYPE D\n");
+  if (argc == 2 && !strcmp(argv[1], "planted")) return planted();
+  printf(
+      "usage: ladder_driver time FORWARD BACKWARD DTYPE P N R H HKV D REPEATS |\n"
+      "  far FORWARD BACKWARD [P N R H HKV D] | planted | bits FORWARD BACKWARD D | once FORWARD BACKWARD DTYPE D\n");
   return 2;
 }
