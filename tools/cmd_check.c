@@ -283,7 +283,7 @@ static int check_laws(struct check *check) {
   for (int b = 0; check->run.backend == NULL && dkv_backend_names[b] != NULL && status == DKV_OK; ++b) {
     const dkv_backend *backend = NULL;
     if (dkv_backend_find(&backend, dkv_backend_names[b]) != DKV_OK)
-      printf("%s%s: %s%s\n", style->dim, dkv_backend_names[b], dkv_last_error(), style->off);
+      printf("%s%s%s\n", style->dim, dkv_last_error(), style->off); /* the sentence names its backend */
     else status = run_suite(check, dkv_backend_names[b], &skipped);
   }
   dkv_tool_progress_end();

@@ -88,10 +88,7 @@ static void print_device(const char *name) {
     printf("%s: %s\n", name, device);
     return;
   }
-  const char *why = dkv_last_error();
-  size_t prefix = strlen(name); /* which the backend's own sentences begin with */
-  if (strncmp(why, name, prefix) == 0 && strncmp(why + prefix, ": ", 2) == 0) why += prefix + 2;
-  printf("%s%s: %s%s\n", style->dim, name, why, style->off);
+  printf("%s%s%s\n", style->dim, dkv_last_error(), style->off); /* the sentence names its backend */
 }
 
 /** The devices, then the kernels; only those of one backend when it is named. */
